@@ -70,3 +70,30 @@ def test_other_lines_are_not_held_up() -> None:
     for number in range(1000):
         record = logging.LogRecord("m", logging.ERROR, __file__, 1, "line %d", (number,), None)
         assert repeats.filter(record)
+
+
+def test_the_same_words_with_another_error_are_another_line() -> None:
+    class MuteError(Exception):
+        def __str__(self) -> str:
+            raise TypeError("it cannot tell")
+
+    errors = [
+        ValueError("a"),
+        ValueError("a"),
+        ValueError("b"),
+        KeyError("b"),
+        MuteError(),
+        MuteError(),
+    ]
+    repeats, through = RepeatFilter(Moment()), []
+    for error in errors:
+        info = (type(error), error, None)
+        record = logging.LogRecord("millrace", logging.ERROR, __file__, 1, "planning", (), info)
+        through.append(repeats.filter(record))
+    assert through == [True, False, True, True, True, False]
+
+
+def test_a_line_that_cannot_be_made_is_the_handlers_business() -> None:
+    """Whoever logs it, a library's thread say, hears nothing of it."""
+    record = logging.LogRecord("lib", logging.WARNING, __file__, 1, "%d of %d", ("one",), None)
+    assert RepeatFilter(Moment()).filter(record)

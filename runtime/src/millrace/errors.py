@@ -8,9 +8,17 @@ from __future__ import annotations
 from enum import IntEnum
 
 
+def message_of(error: BaseException) -> str:
+    """What any exception says; "" where its own code cannot tell. Never raises."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 the boundary to anyone's code
+        return ""
+
+
 def error_text(error: BaseException) -> str:
-    """``Type: message`` of any exception, on one line."""
-    message = " ".join(str(error).split())
+    """``Type: message`` of any exception, on one line; never raises."""
+    message = " ".join(message_of(error).split())
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 

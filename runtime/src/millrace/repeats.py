@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from millrace.clock import Clock, SystemClock
+from millrace.errors import error_text
 
 FIRST_PAUSE_S = 2.0
 LONGEST_PAUSE_S = 600.0
@@ -79,15 +80,21 @@ class RepeatFilter(logging.Filter):
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__()
         self._clock = clock or SystemClock()
-        self._repeats = Repeats[tuple[str, str]](
+        self._repeats = Repeats[tuple[str, str, str]](
             FIRST_PAUSE_S, lambda silent_s, pause_s: silent_s > pause_s + FIRST_PAUSE_S
         )
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno < logging.WARNING:
             return True
-        text = record.getMessage()
-        left_out = self._repeats.due((record.name, text), self._clock.monotonic_s())
+        try:
+            text = record.getMessage()
+        except Exception:  # noqa: BLE001 the boundary to whoever logs; the handler says what is wrong
+            return True
+        # The same words above another traceback are another line.
+        error = record.exc_info[1] if record.exc_info else None
+        raised = error_text(error) if error is not None else ""
+        left_out = self._repeats.due((record.name, text, raised), self._clock.monotonic_s())
         if left_out:
             record.msg, record.args = f"{text} (and {left_out} more)", None
         return left_out is not None

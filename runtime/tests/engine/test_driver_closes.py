@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +19,7 @@ from millrace.engine.driver.performer import RealPerformer
 from millrace.engine.driver.process import DriverProcess
 from millrace.engine.driver.stores import Stores
 from millrace.errors import ExitCode, NewerFormatError, SinkError, SourceError
+from millrace.homes import codec
 from millrace.homes.documents import Proposal
 from millrace.homes.passwords import shared
 from millrace.homes.settings import DriverSettings, RetiredSink, in_folder
@@ -27,7 +31,10 @@ from millrace.protocol.types import Components, Sealed, Staged, Tag
 from millrace.state.inboxfiles import InboxFiles
 from millrace.topology.load import parse
 
+WAIT_S = 60.0
+
 CODE = '''
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -44,6 +51,8 @@ class Book:
         super().__init__(name, options, folder)
         if options.get("made") == "never":
             raise (SourceError if isinstance(self, Source) else SinkError)(f"no {name} today")
+        if options.get("made") == "leaves":
+            sys.exit()
         self.tell("made")
 
     def tell(self, what):
@@ -54,6 +63,8 @@ class Book:
         self.tell("closed")
         if self.options.get("closes") == "badly":
             raise RuntimeError("stuck")
+        if self.options.get("closes") == "leaves":
+            sys.exit()
 
 
 class Quiet(Book, Source):
@@ -71,6 +82,8 @@ class Mute(Book, Sink):
     def prepare(self, uid, fresh=False, overwrite=False):
         if self.options.get("prepares") == "never":
             raise SinkError(f"{self.name} belongs to another")
+        if self.options.get("prepares") == "leaves":
+            sys.exit()
 
     def check_fresh(self, overwrite):
         pass
@@ -158,7 +171,7 @@ ALL = ["in", "also", "out", "beside"]
 
 def test_a_driver_that_is_asked_to_stop_closes_everything(told, password, ended, tmp_path):
     driver = DriverProcess(told(spec()), shared(password), start=no_spark)
-    assert ended(driver) == ExitCode.OK
+    assert ended(driver) == ExitCode.INTERRUPTED
     assert book(tmp_path) == {"made": ALL, "closed": ALL}
 
 
@@ -175,7 +188,7 @@ def test_why_it_stopped_is_told_before_anything_is_closed(
     closing = RealPerformer.close
     monkeypatch.setattr(RealPerformer, "close", close)
     driver = DriverProcess(told(spec()), shared(password), start=no_spark)
-    assert ended(driver) == ExitCode.OK
+    assert ended(driver) == ExitCode.INTERRUPTED
     assert seen == ["asked"]
 
 
@@ -186,13 +199,14 @@ def test_a_driver_ends_with_the_code_of_what_it_ends_for(told, password, ended):
     for code in (None, ExitCode.SOURCE):
         stop = e.Stop(e.StopKind.FAILED, "the view document is gone", code)
         assert driver._code(stop) == (code or ExitCode.FAILED)
-    assert ended(driver) == ExitCode.OK
+    assert ended(driver) == ExitCode.INTERRUPTED
 
 
-def test_one_that_cannot_be_closed_keeps_no_other_open(told, password, ended, tmp_path):
-    document = spec(sink("out", closes="badly"), sink("beside"), closes="badly")
+@pytest.mark.parametrize("closes", ["badly", "leaves"])
+def test_one_that_cannot_be_closed_keeps_no_other_open(told, password, ended, tmp_path, closes):
+    document = spec(sink("out", closes=closes), sink("beside"), closes=closes)
     driver = DriverProcess(told(document), shared(password), start=no_spark)
-    assert ended(driver) == ExitCode.OK
+    assert ended(driver) == ExitCode.INTERRUPTED
     assert book(tmp_path)["closed"] == ALL
 
 
@@ -210,6 +224,39 @@ def test_a_driver_that_fails_under_way_closes_everything(told, password, tmp_pat
     with pytest.raises(NewerFormatError):
         driver.run()
     assert book(tmp_path) == {"made": ALL, "closed": ALL}
+
+
+MAIN = """
+import logging, os, sys
+from types import SimpleNamespace
+from millrace.engine.driver import main as driver
+from millrace.engine.jobs.starttimes import StartTimes
+driver.SparkAhead = lambda *_, **__: SimpleNamespace(times=StartTimes(), await_jvm=lambda: None)
+code = driver.main(sys.argv[1:])
+logging.shutdown()
+os._exit(code)
+"""
+"""The driver's process, without Spark."""
+
+
+@pytest.mark.parametrize(
+    ("document", "code"),
+    [
+        (spec(made="leaves"), ExitCode.FAILED),
+        (spec(sink("out", prepares="leaves")), ExitCode.FAILED),
+        (spec(sink("out", prepares="never", closes="leaves")), ExitCode.SINK),
+    ],
+)
+def test_code_that_asks_the_process_to_exit_does_not_say_that_all_is_done(
+    told, tmp_path, document, code
+):
+    settings = tmp_path / "driver.json"
+    settings.write_text(json.dumps(codec.encode(told(document))))
+    command = [sys.executable, "-c", MAIN, "--settings", str(settings)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=WAIT_S)
+    assert done.returncode == code, done.stderr
+    why = "SystemExit" if code is ExitCode.FAILED else "belongs to another"
+    assert re.search(f"ERROR millrace.driver .*{why}", done.stderr)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +299,7 @@ def test_a_removed_sink_is_closed_at_the_end(told, password, ended, tmp_path, pr
     else:
         assert [one.name for one in opened.open(record)] == ["gone"]
     assert book(tmp_path)["closed"] == []
-    assert ended(driver) == ExitCode.OK
+    assert ended(driver) == ExitCode.INTERRUPTED
     assert book(tmp_path) == {"made": [*ALL, "gone"], "closed": [*ALL, "gone"]}
 
 
@@ -263,6 +310,15 @@ def test_nothing_is_closed_twice(told, tmp_path):
     connectors.close()
     connectors.close()
     assert book(tmp_path) == {"made": ["in", "also"], "closed": ["in", "also"]}
+
+
+def test_what_one_has_closed_another_does_not_get(told, tmp_path):
+    """A restore in a driver's pod comes behind the driver, in the same process."""
+    topology = read_topology(Path(told(spec()).topology))
+    first, second = (Connectors(tmp_path, Stores("u", shared(None))) for _ in range(2))
+    before = first.sinks(topology)
+    first.close()
+    assert not {id(one) for one in before} & {id(one) for one in second.sinks(topology)}
 
 
 @pytest.mark.parametrize("ttl", [{}, {"ttl": "1h"}])
@@ -278,7 +334,7 @@ def test_where_state_expires_a_clock_that_is_behind_is_told(told, password, ende
     ]
     document["spec"]["sinks"][0]["inputs"].append({"from": "counts"})
     driver = DriverProcess(told(document), shared(password), start=no_spark)
-    assert ended(driver) == ExitCode.OK
+    assert ended(driver) == ExitCode.INTERRUPTED
     committed = first_record(driver._told.uid, Tag(1, 1, 1, 1))
     driver._committed(replace(committed, time_ms=1 << 45))
     assert ("ClockBehind" in (tmp_path / "events.jsonl").read_text()) == bool(ttl)

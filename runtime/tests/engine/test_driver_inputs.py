@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import queue
 import threading
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from millrace import durable
 from millrace.clock import Clock, SystemClock
 from millrace.engine.driver import planner as planning
 from millrace.engine.driver.errands import MOST_IN_A_ROW
@@ -32,7 +34,7 @@ from millrace.errors import (
     SourceError,
     StateServerError,
 )
-from millrace.homes.documents import Ask, Proposal, Request
+from millrace.homes.documents import Ask, Proposal, Request, Status
 from millrace.homes.memory import MemoryInbox
 from millrace.homes.stores import HomeAwayError
 from millrace.protocol import events as e
@@ -69,6 +71,13 @@ class Broken:
 
     def payload(self, root):
         raise KeyError("a.txt")
+
+
+class MuteError(Exception):
+    """An exception that cannot say what it is."""
+
+    def __str__(self):
+        raise TypeError("__str__ returned non-string")
 
 
 class Failing:
@@ -125,6 +134,7 @@ def hasty(monkeypatch):
 
 RESET = ConnectionResetError("the feed went away")
 AWAY = SourceAwayError("source 'lines': /texts does not exist; put it there")
+LEAVES = SystemExit(3)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +158,12 @@ def test_a_source_that_cannot_plan_for_now_is_asked_again_and_told_of_once(hasty
 
 @pytest.mark.parametrize(
     ("error", "text"),
-    [(RESET, "ConnectionResetError: the feed went away, 5 times in a row"), (AWAY, str(AWAY))],
+    [
+        (RESET, "ConnectionResetError: the feed went away, 5 times in a row"),
+        (AWAY, str(AWAY)),
+        (LEAVES, "SystemExit: 3, 5 times in a row"),
+        (MuteError(), "MuteError, 5 times in a row"),
+    ],
 )
 def test_one_that_never_can_stops_the_driver_with_its_text(hasty, error, text):
     source = Failing(*[error] * MOST_IN_A_ROW)
@@ -238,6 +253,21 @@ def test_a_planner_whose_source_is_away_stops_at_once(monkeypatch):
     until(lambda: source.looks == 1)
     assert [notice.kind for notice in asked.told()] == ["SourceAway"]
     assert asked.posted.empty()
+
+
+def test_a_source_that_never_answers_does_not_keep_the_driver_from_its_end(monkeypatch):
+    monkeypatch.setattr(planning, "CALL_END_S", 0.01)
+    asks, answers = threading.Event(), threading.Event()
+    source = Failing()
+    source.plan = lambda *_: asks.set() or answers.wait()
+    asked = Asked(source)
+    asked.ask()
+    assert asks.wait(30)
+    ending = threading.Thread(target=asked.planner.stop, daemon=True)
+    ending.start()
+    ending.join(30)
+    assert not ending.is_alive()
+    answers.set()
 
 
 class Endless:
@@ -733,6 +763,21 @@ def test_a_status_that_cannot_be_written_stops_nothing(tmp_path):
     gone.mkdir()
     board.tell(force=True)
     assert json.loads((gone / "status.json").read_text())["state"] == "running"
+
+
+def test_where_a_disk_has_no_room_for_another_file_the_status_is_written_over(
+    tmp_path, monkeypatch
+):
+    """Else nobody would hear that all input is processed."""
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    journal = JournalFiles(tmp_path / "status.json", tmp_path / "events.jsonl")
+    journal.tell(Status(1, "running", "running", reason="a long one"))
+    monkeypatch.setattr(durable, "replace", full)
+    journal.tell(Status(1, "drained", "running"))
+    assert journal.status().state == "drained"
 
 
 class Unanswered(MemoryInbox):

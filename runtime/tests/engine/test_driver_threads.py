@@ -11,9 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
 from millrace.clock import SystemClock
-from millrace.engine.driver.errands import MOST_IN_A_ROW
+from millrace.engine.driver import performer as performing
+from millrace.engine.driver.callbacks import Callbacks
+from millrace.engine.driver.errands import MOST_IN_A_ROW, Errands
 from millrace.engine.driver.home.journal import EventTeller
 from millrace.engine.driver.performer import Equipment, RealPerformer
 from millrace.engine.driver.publisher import Publisher
@@ -30,9 +33,19 @@ from millrace.errors import (
     SourceError,
     StateServerError,
     TopologyError,
+    error_text,
 )
 from millrace.protocol import events as e
-from millrace.protocol.types import AttemptId, AttemptPlan, CloseMarker, Intent, Sealed, Stamp
+from millrace.protocol.types import (
+    AttemptId,
+    AttemptPlan,
+    CloseMarker,
+    Intent,
+    RootRange,
+    Sealed,
+    Staged,
+    Stamp,
+)
 from millrace.sinks.base import SinkUnavailableError
 from millrace.state.errors import ObjectTooLargeError, UnreachableError
 from millrace.state.journalfiles import JournalFiles
@@ -46,7 +59,22 @@ def broken(*_: Any, **__: Any) -> Any:
     raise ZeroDivisionError("nobody thought of this")
 
 
-def raising(error: Exception) -> Any:
+class MuteError(Exception):
+    """One that cannot say what it is."""
+
+    def __str__(self) -> str:
+        raise TypeError("__str__ returned non-string")
+
+
+class Panic(BaseException):
+    """As of extensions in other languages."""
+
+
+ODD = [SystemExit(3), Panic("index out of bounds"), MuteError()]
+"""What code of users raises beside the usual."""
+
+
+def raising(error: BaseException) -> Any:
     def raised(*_: Any, **__: Any) -> Any:
         raise error
 
@@ -180,7 +208,7 @@ def test_a_deletion_that_is_made_later_or_by_another_stops_nobody(driver, monkey
 class Shown:
     """A publisher of one sink whose ``publish`` raises in turn what is in ``errors``."""
 
-    def __init__(self, *errors: Exception | None) -> None:
+    def __init__(self, *errors: BaseException | None) -> None:
         self.events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.failed: queue.SimpleQueue[Exception] = queue.SimpleQueue()
         self.errors = list(errors)
@@ -235,6 +263,93 @@ def test_what_becomes_of_a_window_that_cannot_be_shown_is_the_errors_own_word(er
     assert failed == ([] if event is not None else [error] * 7)
 
 
+@pytest.mark.parametrize("odd", ODD, ids=error_text)
+def test_whatever_a_sink_raises_is_its_error(odd):
+    shown = Shown(*[odd] * MOST_IN_A_ROW)
+    assert shown.told() == [e.PublishFailed(7, error_text(odd))] * MOST_IN_A_ROW
+    assert isinstance(shown.failed.get_nowait(), EngineError)
+
+
+def test_a_sink_error_that_cannot_say_what_it_is_is_one_all_the_same():
+    class MuteSinkError(MuteError, SinkError):
+        pass
+
+    assert Shown(MuteSinkError()).told() == [e.SinkRefused("", fenced=False)]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=error_text)
+def test_whatever_a_callback_raises_stops_nothing(odd):
+    source = SimpleNamespace(name="in", on_ack=raising(odd), on_fail=quiet)
+    callbacks = Callbacks([])
+    callbacks._listening = [source]  # type: ignore[list-item]
+    intent = Intent(7, (RootRange("in", 0, 0, 1),), ())
+    callbacks.tell(7, SimpleNamespace(intent=intent, replays=(), letters=()))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=error_text)
+def test_an_errand_that_ends_its_thread_ends_the_driver(odd):
+    failed: queue.SimpleQueue[Exception] = queue.SimpleQueue()
+    Errands("asking", broken, failed.put).do("it", raising(odd))
+    error = failed.get(timeout=WAIT_S)
+    assert error is odd or (isinstance(error, EngineError) and str(error) == error_text(odd))
+
+
+@pytest.mark.parametrize("odd", ODD, ids=error_text)
+def test_whatever_an_attempt_raises_blames_no_root(driver, monkeypatch, odd):
+    performer, events, _ = driver
+    assert ended(driver, monkeypatch, odd) == [e.RunDied(ATTEMPT, error_text(odd))]
+    monkeypatch.setattr(performer._equipment.verdicts, "open", raising(odd))
+    performer.perform(e.OpenLog(ATTEMPT, 10))
+    assert events.get(timeout=WAIT_S) == e.RunDied(ATTEMPT, error_text(odd))
+
+
+def test_what_an_attempt_cannot_even_tell_ends_the_driver(driver, monkeypatch):
+    class MuteSourceError(MuteError, SourceError):
+        pass
+
+    (told,) = ended(driver, monkeypatch, MuteSourceError())
+    assert isinstance(told, TypeError)
+
+
+def test_rows_are_not_verified_while_their_sink_shows_others():
+    shows, shown = threading.Event(), threading.Event()
+    inside = []
+
+    def publish(*_: Any) -> None:
+        shows.set()
+        shown.wait(WAIT_S)
+        inside.append("shown")
+
+    sink = SimpleNamespace(name="rows", publish=publish, verify=lambda _: inside.append("verified"))
+    retired = SimpleNamespace(shares=lambda sealed, sinks: ([], [(sink, [])]))
+    publisher = Publisher([sink], None, quiet, retired, quiet, broken)  # type: ignore[arg-type, list-item]
+    publisher.publish(Sealed(7, "digest", ()), 1)  # type: ignore[arg-type]
+    assert shows.wait(WAIT_S)
+    report = SimpleNamespace(staged=(Staged("rows", "name", "d", 1, 1),))
+    verifying = threading.Thread(target=publisher.verify, args=([report],))
+    verifying.start()
+    verifying.join(0.1)
+    shown.set()
+    verifying.join(WAIT_S)
+    publisher.stop()
+    assert inside == ["shown", "verified"]
+
+
+@pytest.mark.parametrize("jvm", ["gone", "hangs"])
+def test_the_end_goes_on_without_a_jvm_that_answers(driver, monkeypatch, jvm):
+    performer, _, _ = driver
+    monkeypatch.setattr(performing, "CANCEL_S", 0.01)
+    ends, stopped = threading.Event(), []
+    gone = Py4JNetworkError("while trying to connect to the Java server")
+    cancel = raising(gone) if jvm == "gone" else ends.wait
+    performer._active = SimpleNamespace(cancel_all=cancel)
+    monkeypatch.setattr(performer._equipment.publisher, "stop", lambda: stopped.append(jvm))
+    performer.close()
+    ends.set()
+    performer._active = None
+    assert jvm in stopped
+
+
 def test_an_attempt_that_cannot_be_announced_dies(driver):
     performer, events, _ = driver
     performer.perform(e.OpenLog(ATTEMPT, 10))
@@ -260,7 +375,7 @@ def test_an_attempt_that_cannot_be_announced_for_good_stops_the_driver(driver, m
 class Reading:
     """Runs attempts that end with what is in ``ends`` in turn: an error, or ``None`` for well."""
 
-    def __init__(self, *ends: Exception | None) -> None:
+    def __init__(self, *ends: BaseException | None) -> None:
         self.ends = list(ends)
 
     def run(self, plan: Any) -> AttemptResult:
@@ -273,7 +388,7 @@ class Reading:
         pass
 
 
-def ended(driver: Any, monkeypatch: Any, *ends: Exception | None) -> list[e.Event]:
+def ended(driver: Any, monkeypatch: Any, *ends: BaseException | None) -> list[e.Event]:
     """What attempts with these ends are told as."""
     performer, events, _ = driver
     equipment, reading = performer._equipment, Reading(*ends)

@@ -1,6 +1,7 @@
 """Drivers that take over from each other: they say that they work and do nothing else.
 
-driver: says in the figures that it works; SIGTERM ends it with code 0. standby: makes its file, and
+driver: says in the figures that it works; SIGTERM ends it as one that was asked to end, SIGUSR1 as
+drained. standby: makes its file, and
 is a driver when it reads ``take over``. Each has a child that resists, as a JVM would. Each appends
 ``role pid`` to the file ``tree`` of the current folder. What the file ``standby-does`` says keeps
 one that stands by from getting ready (``fails``).
@@ -15,9 +16,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from millrace.errors import ExitCode
 from millrace.homes import codec
 from millrace.homes.documents import Status
 from millrace.homes.settings import TAKE_OVER
+from millrace.protocol.events import StopKind
 
 WILD = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"
 
@@ -27,17 +30,26 @@ def note(role: str) -> None:
         file.write(f"{role} {os.getpid()}\n")
 
 
-def drive() -> None:
-    def stop(*_: object) -> None:
-        os._exit(0)
-
-    signal.signal(signal.SIGTERM, stop)
-    print("driver on the console", flush=True)
-    print("driver in the log", file=sys.stderr, flush=True)
-    figures = codec.encode(Status(os.getpid(), "running", "running"))
+def tell(state: str) -> None:
+    figures = codec.encode(Status(os.getpid(), state, "running"))
     draft = Path(f"status.{os.getpid()}")
     draft.write_text(json.dumps(figures))
     draft.replace("status.json")
+
+
+def drive() -> None:
+    def stop(*_: object) -> None:
+        os._exit(ExitCode.INTERRUPTED)
+
+    def drained(*_: object) -> None:
+        tell(StopKind.DRAINED.value)
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGUSR1, drained)
+    print("driver on the console", flush=True)
+    print("driver in the log", file=sys.stderr, flush=True)
+    tell("running")
     note("driver")
     while True:
         signal.pause()

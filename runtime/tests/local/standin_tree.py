@@ -1,7 +1,9 @@
 """A driver's process tree without Spark: every process resists being ended in its own way.
 
-driver: SIGTERM ends it with code 0. jvm: a session of its own, ignores SIGTERM and the end of its
-standard input. daemon: a process group of its own. workers: forked, ignore SIGHUP and SIGTERM.
+driver: SIGTERM ends it as one that was asked to end. The file ``driver-exit`` has the codes that
+its lives end with; 0 is said to be drained, and -1 is a code 0 of which nothing is said. jvm: a
+session of its own, ignores SIGTERM and the end of its standard input. daemon: a process group of
+its own. workers: forked, ignore SIGHUP and SIGTERM.
 Each appends ``role pid`` to the file ``tree`` of the current folder.
 """
 
@@ -13,6 +15,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+
+from millrace.errors import ExitCode
+from millrace.homes import codec
+from millrace.homes.documents import Status
+from millrace.protocol.events import StopKind
 
 
 def note(role: str) -> None:
@@ -32,7 +39,7 @@ def forever() -> None:
 
 def driver() -> None:
     def stop(*_: object) -> None:
-        os._exit(0)
+        os._exit(ExitCode.INTERRUPTED)
 
     signal.signal(signal.SIGTERM, stop)
     jvm = subprocess.Popen(
@@ -44,7 +51,10 @@ def driver() -> None:
         if len(code) > 1:
             order.write_text(json.dumps(code[1:]))
         print("2030-01-01 ERROR millrace.driver the source is gone", file=sys.stderr, flush=True)
-        os._exit(code[0])
+        if code[0] == 0:
+            figures = codec.encode(Status(os.getpid(), StopKind.DRAINED.value, "running"))
+            Path("status.json").write_text(json.dumps(figures))
+        os._exit(max(code[0], 0))
     note("driver")
     print("shown on the console", flush=True)
     # Like a driver that loses its JVM.

@@ -38,6 +38,8 @@ if ViewFile(work / "view.json").read()[1].timeline < enough:
         (work / "status.json").write_text(json.dumps(told))
     print("2030-01-01 ERROR millrace.driver all copies are gone", file=sys.stderr, flush=True)
     sys.exit(ExitCode.STATE_LOST)
+told = codec.encode(Status(os.getpid(), "drained", "running"))
+(work / "status.json").write_text(json.dumps(told))
 """
 """Says that all is gone until the view has a timeline, and is drained then."""
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from standins import Run, alive, running, until
 
+from millrace.errors import ExitCode
 from millrace.guard import FIRST_TO_GO
 from millrace.homes.documents import Status
 from millrace.homes.settings import TAKE_OVER, answer_to
@@ -186,14 +187,26 @@ def test_one_that_hangs_is_killed_and_a_driver_is_started(tmp_path: Path) -> Non
         assert not living(hung)
 
 
-def test_a_driver_that_fails_for_good_has_no_heir(tmp_path: Path) -> None:
+def test_a_driver_that_has_drained_has_no_heir(tmp_path: Path) -> None:
     with running(tmp_path, **DRIVERS) as run:
         until(lambda: pid_of(run, "driver"), "the driver")
         ready(run)
         family = run.family()
-        os.kill(run.tree("driver")[0], signal.SIGTERM)  # it ends with code 0: drained
+        os.kill(run.tree("driver")[0], signal.SIGUSR1)
         assert run.result()["reason"] == "drained"
         assert alive(family) == []
+
+
+def test_one_that_others_than_the_run_asked_to_end_has_an_heir(tmp_path: Path) -> None:
+    with running(tmp_path, **DRIVERS) as run:
+        until(lambda: pid_of(run, "driver"), "the driver")
+        heir = ready(run)
+        os.kill(run.tree("driver")[0], signal.SIGTERM)
+        until(lambda: pid_of(run, "driver") == heir, "the one that stood by as the driver")
+        (text,) = until(lambda: told(run, "DriverEnded"), "what is told of it")
+        assert f"ended with exit code {ExitCode.INTERRUPTED}" in text
+        os.kill(run.pid, signal.SIGINT)
+        assert run.result()["reason"] == "asked"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

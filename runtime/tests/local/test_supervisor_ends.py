@@ -40,11 +40,38 @@ def test_a_second_signal_kills_a_driver_that_does_not_drain(tmp_path: Path) -> N
         assert any(line.get("kind") == "StopForced" for line in run.lines)
 
 
-def test_a_driver_that_ends_with_zero_ends_the_run(tmp_path: Path) -> None:
+def test_a_driver_that_has_drained_ends_the_run(tmp_path: Path) -> None:
     (tmp_path / "driver-exit").write_text("[0]")
     with claimed(tmp_path), running(tmp_path) as run:
         result = run.result()
         assert (result["code"], result["reason"]) == (ExitCode.OK, "drained")
+
+
+def test_a_zero_alone_is_not_believed(tmp_path: Path) -> None:
+    """Some constructor of the user's may call ``os._exit(0)``."""
+    (tmp_path / "driver-exit").write_text("[-1, -1, 0]")
+    with claimed(tmp_path), running(tmp_path) as run:
+        assert run.result()["restarts"] == {"driver": 2}
+        ends = [line["text"] for line in run.lines if line.get("kind") == "DriverEnded"]
+        assert all("exit code 0: it has not said that all input is processed" in e for e in ends)
+
+
+def test_a_driver_that_never_says_why_it_ends_with_zero_fails_the_run(tmp_path: Path) -> None:
+    (tmp_path / "driver-exit").write_text("[-1]")
+    with claimed(tmp_path), running(tmp_path) as run:
+        result = run.result()
+        assert (result["code"], result["reason"]) == (ExitCode.FAILED, "failed")
+        assert "it has not said that all input is processed" in result["message"]
+
+
+def test_a_driver_that_others_than_the_run_asked_to_end_is_started_again(tmp_path: Path) -> None:
+    with running(tmp_path) as run:
+        run.up()
+        os.kill(run.tree("driver")[0], signal.SIGTERM)
+        until(lambda: run.tree("driver")[1:], "the next driver")
+        os.kill(run.pid, signal.SIGINT)
+        result = run.result()
+        assert (result["reason"], result["restarts"]) == ("asked", {"driver": 1})
 
 
 def test_a_fenced_driver_ends_the_run_as_fenced(tmp_path: Path) -> None:

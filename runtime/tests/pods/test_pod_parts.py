@@ -24,13 +24,12 @@ from millrace.homes import pods
 from millrace.homes.documents import Status
 from millrace.homes.pods import Role
 from millrace.pods import __main__ as entry
-from millrace.pods import executor
-from millrace.pods.driver import pod_code, readiness
+from millrace.pods import driver, executor
+from millrace.pods.driver import readiness
 from millrace.pods.identity import Identity, PodError, derived, password_of, passwords
 from millrace.pods.logs import JsonLines
 from millrace.pods.spark import cluster_conf, executor_size
 from millrace.pods.termination import LONGEST, tell_end
-from millrace.protocol.events import STOP_CODES, StopKind
 from millrace.topology.model import Executors
 from millrace.topology.pods import Resources
 from millrace_e2e.podprocess import PASSWORD, UID, environment, make_secret, mounted, secret_of
@@ -204,17 +203,9 @@ def test_a_driver_is_ready_when_windows_can_be_run(changed, text):
     assert readiness(Status(**RUNNING | changed)) == Answer(not changed, text)
 
 
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        (StopKind.DRAINED, ExitCode.OK),
-        (StopKind.ASKED, ExitCode.INTERRUPTED),
-        (StopKind.FENCED, ExitCode.FENCED),
-        (StopKind.LOST, ExitCode.STATE_LOST),
-    ],
-)
-def test_a_driver_that_was_asked_to_end_has_not_drained(kind, expected):
-    assert pod_code(STOP_CODES[kind], Status(state=kind.value)) == expected
+def test_code_that_asks_a_driver_to_exit_does_not_say_that_all_is_done(monkeypatch):
+    monkeypatch.setattr(driver, "_run", lambda _: sys.exit())
+    assert driver.main([]) == ExitCode.FAILED
 
 
 def test_a_log_line_with_an_error_is_one_line():

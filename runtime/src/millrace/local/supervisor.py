@@ -12,9 +12,10 @@ another size is asked  starts what is missing; proposes the state servers that a
 an edit is asked for   takes it where no restart is needed: files first, then a proposal
 an acker ends          proposes the others, starts it again, proposes it again
 an acker is to go      proposes the others, and ends it a moment later (``local.ackers``)
-the driver ends        drained: ends the run; fenced: ends the run as fenced; all copies of some
-                       state are gone: ends the run, which restores a snapshot and begins
-                       again if the topology says so (``local.launch``); anything else: the one
+the driver ends        drained, by code and figures: ends the run; fenced: ends the run as fenced;
+                       all copies of some state are gone: ends the run, which restores a snapshot
+                       and begins again if the topology says so (``local.launch``); anything
+                       else, also code 0 where its figures do not say drained: the one
                        that stands by takes over, or it is started again; what is left of its
                        tree is killed (``local.standby``)
 one cannot be started  tries again, after longer and longer waits; only a run that begins ends
@@ -62,6 +63,7 @@ from millrace.local.servers import ServerKeeper, StateServer
 from millrace.local.standby.keeper import STANDBY, StandbyKeeper
 from millrace.local.takeover import Lease, fenced_by
 from millrace.local.workdir import WorkFolder
+from millrace.protocol.events import StopKind
 from millrace.state.client import StateAddress
 
 TICK_S = 0.25
@@ -93,6 +95,8 @@ class Listener(Protocol):
 
 
 _ENDED = {"driver": "DriverEnded", "acker": "AckerEnded"}
+
+_UNSAID = "it has not said that all input is processed: code of the topology may have ended it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,9 +351,11 @@ class Supervisor:
     def _driver_ended(self, death: Death) -> None:
         if self._ending is not None:
             self._result = self._ending
-        elif death.code == ExitCode.OK:
+        elif death.code == ExitCode.OK and self._says(death.pid, StopKind.DRAINED):
             self._result = RunResult(ExitCode.OK, "drained")
-        elif death.code == ExitCode.STATE_LOST and self._says_lost(death.pid):
+        elif death.code == ExitCode.OK:
+            self._start_again(replace(death, cause=_UNSAID), ExitCode.FAILED)
+        elif death.code == ExitCode.STATE_LOST and self._says(death.pid, StopKind.LOST):
             # No further driver can do better. Whoever started this run may restore a snapshot.
             self._warn("StateLost", death.cause)
             self._result = RunResult(ExitCode.STATE_LOST, "lost", f"{death.name}: {death.cause}")
@@ -360,20 +366,22 @@ class Supervisor:
         # Behind that: who takes over fences what is left of the other.
         self._sweep()
 
-    def _says_lost(self, pid: int) -> bool:
-        """Whether a driver itself has found that state is lost: any code can end with any number,
-        and a restore takes back what sinks show."""
+    def _says(self, pid: int, kind: StopKind) -> bool:
+        """Whether a driver itself says that it ends so: any code can end with any number, and what
+        is drained is read no further; a restore takes back what sinks show."""
         figures = self._figures()
-        return figures.pid == pid and figures.state == "lost"
+        return figures.pid == pid and figures.state == kind.value
 
     def _acker_ended(self, death: Death) -> None:
         if not self._ackers.ended(death) and self._ending is None:
             self._start_again(death)
 
-    def _start_again(self, death: Death) -> None:
+    def _start_again(self, death: Death, counts_as: int = 0) -> None:
+        """``counts_as``: the exit code that its end counts as, where that is another."""
+        code = counts_as or death.code
         progressed = self._sealed() > self._sealed_at_start[death.name]
         restarts = self._crew.posts[death.name].restarts
-        decision = restarts.ended(death.code, death.lived_s, progressed)
+        decision = restarts.ended(code, death.lived_s, progressed)
         if isinstance(decision, GiveUp):
             message = death.cause or f"it wrote nothing; see {self._log_of(death.name)}"
             self._warn("GivenUp", f"{death.name} ended with {death.how}: {message}")
@@ -384,7 +392,7 @@ class Supervisor:
             self._sealed_at_start[death.name] = self._sealed()
         else:
             self._crew.again(death.name, decision.delay_s)
-        why = f": {death.cause}" if death.cause and death.code > 0 else ""
+        why = f": {death.cause}" if death.cause and code > 0 else ""
         wait = f" in {decision.delay_s:g} s" if decision.delay_s else ""
         follows = f"process {heir}, which stood by, takes over"
         self._warn(

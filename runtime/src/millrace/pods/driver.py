@@ -109,10 +109,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tell_end(str(error))
         log.critical("%s", error)
         return error.exit_code
-    except Exception as error:
-        # The boundary of the process: the operator decides what follows from the exit code.
+    except BaseException as error:
+        # The boundary of the process: the operator decides what follows from the exit code. That of
+        # code which asks the process to exit would say that all is done.
         tell_end(error_text(error))
-        log.exception("the driver failed")
+        log.exception("the driver failed: %s", error_text(error))
         return ExitCode.FAILED
 
 
@@ -221,7 +222,7 @@ class Life:
             tell_end(str(error))
             return ExitCode.INTERRUPTED
         tell_end(f"{status.state}: {status.reason}" if status.reason else str(status.state))
-        return pod_code(code, status)
+        return code
 
     def _reach_own_server(self) -> None:
         """Where the topology names one: the password of the others is none of its."""
@@ -310,12 +311,6 @@ def questions(
         pods.READY_PATH: ready,
         pods.METRICS_PATH: metrics,
     }
-
-
-def pod_code(code: int, status: Status) -> int:
-    """The exit code of the pod's container. 0 says that all input is drained: a driver that was
-    asked to end, by whomever, has not done what it was started for, and another one follows."""
-    return ExitCode.INTERRUPTED if status.state == StopKind.ASKED.value else code
 
 
 def _stand_by(standing: Standby, life: Life, identity: Identity, uid: str, beat: Beat) -> Outlook:

@@ -240,7 +240,7 @@ class StopKind(StrEnum):
 
 STOP_CODES: Mapping[StopKind, ExitCode | None] = {
     StopKind.DRAINED: ExitCode.OK,
-    StopKind.ASKED: ExitCode.OK,
+    StopKind.ASKED: ExitCode.INTERRUPTED,
     StopKind.FENCED: ExitCode.FENCED,
     StopKind.FAILED: None,
     StopKind.ENGINE: ExitCode.ENGINE,
@@ -248,7 +248,9 @@ STOP_CODES: Mapping[StopKind, ExitCode | None] = {
     StopKind.LOST: ExitCode.STATE_LOST,
     StopKind.DEAD_LETTERS: ExitCode.TOO_MANY_DEAD,
 }
-"""What a driver exits with; None: with the code of the error that made it fail."""
+"""What a driver exits with; None: with the code of the error that made it fail. 0 says that all
+input is drained: one that was asked to end, by whomever, has not done what it was started for, and
+another one follows unless the run itself is to end."""
 
 ORDERLY = (StopKind.DRAINED, StopKind.ASKED, StopKind.FENCED)
 """Ends with which nothing is wrong."""

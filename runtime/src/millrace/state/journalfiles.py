@@ -59,11 +59,22 @@ class JournalFiles:
         return EventFollower(self._events)
 
     def tell(self, status: Status) -> None:
+        data = json.dumps(codec.encode(status)).encode()
         try:
-            durable.replace(self._status, json.dumps(codec.encode(status)).encode(), durable=False)
+            self._replace(data)
         except OSError as error:
             # Windows may go on without it; where they cannot, they say so.
             log.warning("%s cannot be written: %s", self._status, error)
+
+    def _replace(self, data: bytes) -> None:
+        try:
+            durable.replace(self._status, data, durable=False)
+        except OSError:
+            # A full disk has no room for another file, and mostly enough for this one once more.
+            # Whoever reads it meanwhile finds a checksum that does not fit.
+            with self._status.open("r+b") as file:
+                file.write(data)
+                file.truncate()
 
     def status(self) -> Status:
         return read_status(self._status)

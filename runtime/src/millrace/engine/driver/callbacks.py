@@ -54,6 +54,6 @@ def _share(source: str, window: int, roots: Roots) -> Acked:
 def _guarded(source: Source, call: Callable[[], None]) -> None:
     try:
         call()
-    except Exception:
+    except BaseException:
         # User code beside the stream: its failure must not become the stream's.
         log.exception("a callback of source %s", source.name)

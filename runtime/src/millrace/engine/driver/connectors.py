@@ -13,7 +13,7 @@ from millrace.engine.driver.stores import Stores
 from millrace.engine.jobs.start import code_path
 from millrace.engine.program.usercode import use_path
 from millrace.errors import SinkError
-from millrace.sinks import Sink, SinkSpec, make_sink, open_sink
+from millrace.sinks import Sink, SinkSpec, make_sink
 from millrace.sources.base import Source
 from millrace.sources.loader import SourceSpec, make_source
 from millrace.topology import model
@@ -40,10 +40,10 @@ class Connectors:
         return found
 
     def sinks(self, topology: StreamTopology) -> list[Sink]:
-        """Sinks in declared order. Raises ``SinkError``."""
+        """New sinks in declared order: others may be closed. Raises ``SinkError``."""
         use_path(str(code_path(topology, self._folder)))
         return [
-            self._kept(open_sink(SinkSpec.of(declared, self._folder)))
+            self._kept(make_sink(SinkSpec.of(declared, self._folder)))
             for declared in topology.spec.sinks
         ]
 
@@ -67,7 +67,7 @@ class Connectors:
             one = self._open.pop(0)
             try:
                 one.close()
-            except Exception:
+            except BaseException:
                 # The boundary of a connector's code: the run has ended as it has.
                 log.exception("closing %r", one.name)
 

@@ -35,12 +35,17 @@ class Patience:
         """It went as it may go, well or not: what was before is forgiven."""
         self._failures = 0
 
-    def failed(self, what: str, error: Exception) -> EngineError | None:
+    def failed(self, what: str, error: BaseException) -> EngineError | None:
         """It failed; the error to end with once that is too often."""
         self._failures += 1
         if self._failures < MOST_IN_A_ROW:
             return None
         return EngineError(f"{what} failed {self._failures} times in a row: {error_text(error)}")
+
+
+def as_failure(error: BaseException) -> Exception:
+    """What the driver ends with for it: no code that runs on a thread may end the process."""
+    return error if isinstance(error, Exception) else EngineError(error_text(error))
 
 
 class Errands:
@@ -93,8 +98,8 @@ class Errands:
             key, work = errand
             try:
                 answers = work()
-            except Exception as error:  # noqa: BLE001 the boundary of a thread: the loop raises it
-                self._fail(error)
+            except BaseException as error:  # noqa: BLE001 as of any thread: the loop raises it
+                self._fail(as_failure(error))
                 return
             finally:
                 # Before the answer is known: who asks again because of it must be heard.

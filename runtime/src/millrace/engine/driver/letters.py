@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from millrace.errors import NewerFormatError, ProtocolError
+from millrace.errors import NewerFormatError, ProtocolError, message_of
 from millrace.protocol.types import FORMAT, Replay
 from millrace.sources.base import Source
 
@@ -131,7 +131,7 @@ def replay_of(letter: Mapping[str, Any]) -> Replay:
 def _where(root: Replay, source: Source) -> str:
     try:
         return source.place(root)
-    except Exception:  # noqa: BLE001 the boundary to code of users, which is worth no letter
+    except BaseException:  # noqa: BLE001 the boundary to code of users, which is worth no letter
         return Source.place(source, root)
 
 
@@ -150,8 +150,8 @@ def _letter(root: Replay, sources: Mapping[str, Source]) -> dict[str, Any]:
     }
     try:
         payload = sources[root.source].payload(root)
-    except Exception as error:  # noqa: BLE001 the boundary to code of users
+    except BaseException as error:  # noqa: BLE001 the boundary to code of users
         # A letter without its payload is better than a stream that stops for it, and the source
         # may be anyone's code.
-        return {**letter, **payload_fields(None), "payloadError": str(error)}
+        return {**letter, **payload_fields(None), "payloadError": message_of(error)}
     return {**letter, **payload_fields(payload)}

@@ -24,7 +24,7 @@ from millrace.engine.jobs.ahead import SparkAhead
 from millrace.engine.jobs.starttimes import StartTimes
 from millrace.engine.later import COMPILED, load_later
 from millrace.engine.program import signing
-from millrace.errors import ExitCode, MillraceError
+from millrace.errors import ExitCode, MillraceError, error_text
 from millrace.homes.passwords import PasswordOf, of_root_key, shared
 from millrace.homes.settings import ROOT_KEY_VARIABLE, DriverSettings
 from millrace.homes.told import read_settings, read_topology
@@ -75,8 +75,9 @@ def main(arguments: list[str] | None = None) -> int:
     except MillraceError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    except Exception:
-        log.exception("the driver cannot begin")
+    except BaseException as error:
+        # As below: code of the topology that asks the process to exit would say that all is done.
+        log.exception("the driver cannot begin: %s", error_text(error))
         return ExitCode.FAILED
     return _run(process)
 
@@ -124,9 +125,9 @@ def _run(process: DriverProcess) -> int:
     except MillraceError as error:
         log.error("%s", error)
         return error.exit_code
-    except Exception:
+    except BaseException as error:
         # The boundary of the process: the supervisor decides what follows from the exit code.
-        log.exception("the driver failed")
+        log.exception("the driver failed: %s", error_text(error))
         return ExitCode.FAILED
 
 

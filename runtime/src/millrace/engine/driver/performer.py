@@ -10,12 +10,12 @@ from threading import Lock, Thread
 from typing import assert_never
 
 from millrace import crash
-from millrace.engine.driver.errands import Couriers, Errands, Patience
+from millrace.engine.driver.errands import Couriers, Errands, Patience, as_failure
 from millrace.engine.driver.home.inbox import Mailbox
 from millrace.engine.driver.home.journal import EventTeller
 from millrace.engine.driver.home.reader import InboxReader
 from millrace.engine.driver.letters import encode_letters
-from millrace.engine.driver.planner import Planner
+from millrace.engine.driver.planner import CALL_END_S, Planner
 from millrace.engine.driver.publisher import Publisher
 from millrace.engine.driver.room import Room
 from millrace.engine.driver.snapshots import SnapshotTaker
@@ -42,8 +42,8 @@ log = logging.getLogger(__name__)
 Post = Callable[[e.Event], None]
 
 
-ASKING_END_S = 5.0
-"""How long the end waits for what is asked of sources."""
+CANCEL_S = 5.0
+"""How long the end waits for Spark to cancel what runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +158,12 @@ class RealPerformer:
         for errands in (self._view, self._servers, self._asking, self._cancelling):
             errands.stop()
         if self._active is not None:
-            self._active.cancel_all()
+            ending = Thread(target=_cancel_all, args=(self._active,), name="end", daemon=True)
+            ending.start()
+            ending.join(CANCEL_S)
         self._reader.stop(self._orderly)
         # What asks a source must not meet one that is closed.
-        self._asking.join(ASKING_END_S)
+        self._asking.join(CALL_END_S)
         self._equipment.planner.stop()
         self._equipment.verdicts.stop()
         self._equipment.publisher.stop()
@@ -256,7 +258,7 @@ class RealPerformer:
         except MillraceError as error:
             self._fail(error)
             return
-        except Exception as error:
+        except BaseException as error:
             # The boundary of a thread: the machine asks for the copy again, and tells of it.
             log.exception("copying objects for %s", action.stamp)
             given_up = self._copies.failed("copying objects between state servers", error)
@@ -294,7 +296,7 @@ class RealPerformer:
             # What Spark said at its start, say: the next attempt would hear the same.
             self._over.add(action.id)
             self._broke(action.id, error)
-        except Exception as error:
+        except BaseException as error:
             # The boundary of a thread: an attempt that the ackers do not know of has no verdict.
             log.exception("opening the ack log for %s", action.id)
             self._over.add(action.id)
@@ -312,6 +314,8 @@ class RealPerformer:
         try:
             if plan.id not in self._over:  # else it ended before its turn came
                 self._run_to_end(plan)
+        except BaseException as error:  # noqa: BLE001 the boundary of a thread: the loop raises it
+            self._fail(as_failure(error))
         finally:
             self._pending.discard(plan.id)
             self._over.discard(plan.id)
@@ -331,7 +335,7 @@ class RealPerformer:
         except SparkGone as error:
             # A root cannot be to blame, and no attempt can succeed: a new driver is needed.
             self._post(e.RunFailed(plan.id, str(error)))
-        except Exception as error:
+        except BaseException as error:
             # The boundary of an attempt: whatever went wrong, the machine must hear of it.
             log.exception("window attempt %s", plan.id)
             self._post(e.RunDied(plan.id, error_text(error)))
@@ -481,3 +485,11 @@ class RealPerformer:
         self._equipment.events.add(e.Notify("DriverStopped", action.text, warning=failed))
         self._orderly = action.kind in (e.StopKind.DRAINED, e.StopKind.ASKED)
         return []
+
+
+def _cancel_all(runner: AttemptRunner) -> None:
+    try:
+        runner.cancel_all()
+    except Exception as error:  # noqa: BLE001
+        # The boundary of a thread: in a JVM that is gone nothing runs any more.
+        log.info("what ran is not cancelled: %s", error_text(error))

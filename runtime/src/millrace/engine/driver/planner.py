@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from millrace import crash
 from millrace.clock import Clock
 from millrace.engine.driver.errands import MOST_IN_A_ROW, Patience
-from millrace.errors import ExitCode, MillraceError, SourceAwayError, error_text
+from millrace.errors import ExitCode, MillraceError, SourceAwayError, error_text, message_of
 from millrace.protocol import events as e
 from millrace.protocol.types import Json, RootRange
 from millrace.protocol.windows.decide import BREAKAGE_PAUSES_S
@@ -27,6 +27,9 @@ PAUSE_FACTOR = 10
 """Between two looks at sources that have news, and no record, without an end: so long at least, and
 so many times what a look takes."""
 
+CALL_END_S = 5.0
+"""How long the end waits for what is asked of a source."""
+
 LAG_S = 1.0
 """How often sources are asked what waits in them while nothing is to be planned."""
 
@@ -34,7 +37,7 @@ LAG_S = 1.0
 class PlanRaisedError(Exception):
     """The ``plan`` of the source ``name`` raised ``error``."""
 
-    def __init__(self, name: str, error: Exception) -> None:
+    def __init__(self, name: str, error: BaseException) -> None:
         super().__init__(name, error)
         self.name = name
         self.error = error
@@ -58,7 +61,9 @@ class PlanRaisedError(Exception):
     @property
     def cause(self) -> str:
         """The source and what is wrong with it."""
-        text = str(self.error) if self.expected else f"planning raised {error_text(self.error)}"
+        text = (
+            message_of(self.error) if self.expected else f"planning raised {error_text(self.error)}"
+        )
         named = text.startswith(f"source {self.name!r}")
         return text if named else f"source {self.name!r}: {text}"
 
@@ -99,7 +104,7 @@ def look(
         source = sources[number]
         try:
             plan = source.plan(offsets.get(source.name), -(-left // (len(sources) - asked)))
-        except Exception as error:
+        except BaseException as error:
             # The boundary to anyone's code.
             raise PlanRaisedError(source.name, error) from error
         found[number] = plan.ranges
@@ -218,11 +223,12 @@ class Planner:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; waits for the source call that is under way."""
+        """End the thread; waits for the source call that is under way, for a while: a server that
+        a source asks may never answer, and the thread ends with its process."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
-        self._thread.join()
+        self._thread.join(CALL_END_S)
 
     @property
     def lag_records(self) -> int | None:
@@ -274,7 +280,7 @@ class Planner:
                 self._answer(plan)
             except PlanRaisedError as raised:
                 self._post(_given_up(plan, raised))
-            except Exception as error:
+            except BaseException as error:
                 # The boundary of a thread: a plan may be nothing that can be used.
                 log.exception("planning")
                 text = f"a source cannot plan: {error_text(error)}; driver.log has the traceback"
@@ -350,9 +356,9 @@ class Planner:
         for source in self._sources:
             try:
                 lag = source.lag(self._behind.get(source.name))
-            except Exception as error:  # noqa: BLE001
+            except BaseException as error:  # noqa: BLE001
                 # The boundary to anyone's code: the next plan says what is wrong with the source.
-                log.debug("the lag of %s is not known: %s", source.name, error)
+                log.debug("the lag of %s is not known: %s", source.name, error_text(error))
                 self._lags.pop(source.name, None)
                 continue
             if lag is not None:
@@ -387,6 +393,6 @@ class Planner:
 
 def _given_up(plan: e.Plan, raised: PlanRaisedError) -> e.PlanFailed:
     if isinstance(raised.error, MillraceError):
-        return e.PlanFailed(plan.token, str(raised.error), raised.error.exit_code)
+        return e.PlanFailed(plan.token, message_of(raised.error), raised.error.exit_code)
     often = f"{MOST_IN_A_ROW} times in a row; driver.log has the traceback"
     return e.PlanFailed(plan.token, f"{raised.cause}, {often}", ExitCode.SOURCE)

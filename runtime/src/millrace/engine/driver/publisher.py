@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,7 +11,7 @@ from millrace import crash
 from millrace.engine.driver.callbacks import Callbacks
 from millrace.engine.driver.errands import Patience
 from millrace.engine.driver.retired import RetiredSinks
-from millrace.errors import FencedError, MillraceError, SinkError, error_text
+from millrace.errors import FencedError, MillraceError, SinkError, error_text, message_of
 from millrace.ids import NO_WINDOW, Execution, WindowNumber
 from millrace.protocol import events as e
 from millrace.protocol.record import behind
@@ -37,6 +38,8 @@ class Publisher:
         fail: Callable[[Exception], None],
     ) -> None:
         self._sinks = sinks
+        # Windows are shown beside the running one, whose rows are verified on another thread.
+        self._turns = {sink.name: threading.Lock() for sink in sinks}
         self._callbacks = callbacks
         self._post = post
         self._retired = retired
@@ -58,13 +61,15 @@ class Publisher:
     def verify(self, reports: Iterable[TaskReport]) -> None:
         """Check staged outputs before they are sealed; called from the attempt's thread.
 
+        Waits for a window that the sink shows: the next one could not be shown before anyway.
         Raises ``SinkError`` for one that is damaged.
         """
         staged = [one for report in reports for one in report.staged]
         for sink in self._sinks:
             mine = [one for one in staged if one.sink == sink.name]
             if mine:
-                sink.verify(mine)
+                with self._turns[sink.name]:
+                    sink.verify(mine)
 
     def discard(self, forget: e.Forget) -> None:
         """Drop staged leftovers of ended attempts that no committed record names."""
@@ -81,7 +86,8 @@ class Publisher:
             with self._retired.explained(sink.name):
                 sink.fence(execution)
         for sink in self._sinks:
-            sink.fence(execution)
+            with self._turns[sink.name]:
+                sink.fence(execution)
         self._post(e.SinksFenced(execution, untold))
 
     def _marks(self, sinks: Sequence[Sink]) -> tuple[list[Mark], tuple[str, ...]]:
@@ -104,7 +110,8 @@ class Publisher:
             with self._retired.explained(sink.name):
                 sink.publish(sealed, mine, execution)
         for sink, mine in shares:
-            sink.publish(sealed, mine, execution)
+            with self._turns[sink.name]:
+                sink.publish(sealed, mine, execution)
         if sealed.roots is not None:
             self._callbacks.tell(sealed.window, sealed.roots)
         crash.reached("driver.published")
@@ -113,8 +120,9 @@ class Publisher:
     def _discard(self, forget: e.Forget) -> None:
         for sink in self._sinks:
             try:
-                sink.discard(forget.covers)
-            except Exception as error:
+                with self._turns[sink.name]:
+                    sink.discard(forget.covers)
+            except BaseException as error:
                 # The boundary of a sink's code: what is left is found by the next sweep, and no
                 # window waits for it.
                 log.exception("discarding leftovers of sink %s", sink.name)
@@ -124,12 +132,12 @@ class Publisher:
     def _guarded(self, window: WindowNumber, work: Callable[[], None]) -> None:
         try:
             work()
-        except Exception as error:  # noqa: BLE001 the boundary of a sink's code
+        except BaseException as error:  # noqa: BLE001 the boundary of a sink's code
             self._failed(window, error)
         else:
             self._patience.worked()
 
-    def _failed(self, window: WindowNumber, error: Exception) -> None:
+    def _failed(self, window: WindowNumber, error: BaseException) -> None:
         """A window that cannot be shown is tried again, as long as that may help."""
         if not isinstance(error, MillraceError):
             what = f"showing window {window}" if window else "preparing the sinks"
@@ -141,8 +149,8 @@ class Publisher:
             return
         self._patience.worked()
         if error.retryable:
-            self._post(e.PublishFailed(window, str(error)))
+            self._post(e.PublishFailed(window, message_of(error)))
         elif isinstance(error, FencedError | SinkError):
-            self._post(e.SinkRefused(str(error), fenced=isinstance(error, FencedError)))
+            self._post(e.SinkRefused(message_of(error), fenced=isinstance(error, FencedError)))
         else:
             self._fail(error)
