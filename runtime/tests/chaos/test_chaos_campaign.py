@@ -286,7 +286,7 @@ def test_a_report_says_what_is_wrong_in_numbers_and_in_words() -> None:
     assert failure(Guarantee.AT_MOST_ONCE, missing) is None
     assert failure(Guarantee.AT_MOST_ONCE, twice) == "rows are doubled in b"
     few, many, other = (
-        judge([{"w": "a", "n": 7}], [{"w": "a", "n": n}], ["w"]) for n in (5, 9, None)
+        judge([{"w": "a", "n": 7}], [{"w": "a", "n": n}], ["w"], ["n"]) for n in (5, 9, None)
     )
     assert failure(Guarantee.AT_LEAST_ONCE, few) == "rows are lost in b"
     assert failure(Guarantee.AT_LEAST_ONCE, many) is None
