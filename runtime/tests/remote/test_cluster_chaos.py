@@ -406,6 +406,24 @@ def test_the_operators_pods_are_found_by_their_labels(
     assert elsewhere.kill(VictimKind.OPERATOR, CHANCE) is None
 
 
+def test_of_operators_in_several_namespaces_none_is_killed_that_is_not_named(
+    cluster: FakeCluster, target: ClusterTarget
+) -> None:
+    labels = {
+        "app.kubernetes.io/part-of": "millrace",
+        "app.kubernetes.io/component": "operator",
+    }
+    for space in ("system", "theirs"):
+        core = f"/api/v1/namespaces/{space}"
+        metadata = {"namespace": space, "labels": labels}
+        cluster.pod("op-1", "operator", core=core, metadata=metadata)
+        if space == "system":
+            target.check([VictimKind.OPERATOR])
+    with pytest.raises(ChaosError, match="in the namespaces system, theirs"):
+        target.check([VictimKind.ACKER, VictimKind.OPERATOR])
+    target_of(cluster, operator_namespace="system").check([VictimKind.OPERATOR])
+
+
 def test_a_node_is_ended_by_the_command_for_it(cluster: FakeCluster, tmp_path: Path) -> None:
     cluster.running()
     note = tmp_path / "ended"

@@ -165,15 +165,22 @@ class ClusterTarget:
     # -- killing
 
     def check(self, kinds: Iterable[VictimKind]) -> None:
-        """Whether it can be listed what these would kill. Raises ``ClusterError``."""
+        """Whether it can be listed what these would kill, and that it is this topology's operator.
+        Raises ``ClusterError``, ``ChaosError``."""
         for kind in kinds:
             try:
-                self._running(kind)
+                rows = self._running(kind)
             except ClusterError as error:
                 text = f"--kill {kind}: {error}"
                 if kind is VictimKind.OPERATOR and self._operator_namespace is None:
                     text += "; or say with --operator-namespace where the operator's pods are"
                 raise ClusterError(text) from error
+            spaces = sorted({row.namespace for row in rows})
+            if kind is VictimKind.OPERATOR and len(spaces) > 1:
+                raise ChaosError(
+                    f"--kill {kind}: operators run in the namespaces {', '.join(spaces)}; say with "
+                    "--operator-namespace which of them is meant"
+                )
 
     def kill(self, kind: VictimKind, chance: random.Random) -> Victim | None:
         """The next way for one that runs. While the API server is away nothing is killed, and
