@@ -176,8 +176,12 @@ _LONGEST_PREFIX = 47
 
 def state_url(ip: str, port: int = STATE_PORT) -> str:
     """Address of the state server in the pod with this IP."""
-    host = f"[{ip}]" if ":" in ip else ip
-    return f"redis://{host}:{port}"
+    return f"redis://{host_of(ip)}:{port}"
+
+
+def host_of(ip: str) -> str:
+    """An IP as hosts are written in front of a port: one of IPv6 in brackets."""
+    return f"[{ip}]" if ":" in ip else ip
 
 
 # -- what a pod's status says of a driver
