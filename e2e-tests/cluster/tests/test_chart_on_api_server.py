@@ -63,6 +63,7 @@ EVERYTHING: dict[str, Any] = {
     "extraVolumes": [{"name": "more", "emptyDir": {}}],
     "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}],
     "global": {"any": "thing"},
+    "enabled": True,
 }
 LEAST: dict[str, Any] = {
     "rbac": {"create": False},
