@@ -181,6 +181,23 @@ def test_a_driver_that_is_too_old_is_told_as_the_document_says():
     assert "words-driver-2" in cluster.pods
 
 
+def test_topologies_are_not_removed_before_their_drivers_had_the_time_to_delete_snapshots():
+    """No resource of a snapshot has a finalizer that would wait for it."""
+    removing = section("Removing")
+    first, then, last = re.findall(r"^```sh\n(.*?)^```", removing, re.M | re.S)
+    *_, deleted, watched = first.splitlines()
+    assert deleted == "kubectl delete toposnap --all --all-namespaces"
+    assert "get events" in watched
+    assert re.findall(r"delete (\w+)", then) == ["topo"]
+    assert "uninstall" in last
+    told = (ROOT / "docs" / "operations.md").read_text() + (
+        ROOT / "docs" / "conditions.md"
+    ).read_text()
+    for end in re.findall(r"Snapshot\((.*)\)", watched)[0].split("|"):
+        assert f"`Snapshot{end}`" in removing
+        assert f"\n| `Snapshot{end}` |" in told
+
+
 # -- what a cluster cannot do yet
 
 
