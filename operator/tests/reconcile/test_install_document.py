@@ -14,6 +14,7 @@ import yaml
 from memory_cluster import SETTINGS, Cluster
 
 from millrace.errors import ExitCode
+from millrace.homes.pods import USER_ID
 from millrace.topology.model import StreamTopology
 from millrace.topology.pods import PodSettings
 from millrace.topology.scalars import quantity
@@ -220,6 +221,7 @@ def test_each_gap_is_one_of_those_below():
         "spec.stateServers.copies: 1",
         "CopiesMissing",
         "millrace run",
+        "runAsUser",
     ]
 
 
@@ -244,6 +246,21 @@ def test_a_second_node_is_not_drained_while_nobody_makes_copies():
     (budget,) = (b for b in made if "state" in b["metadata"]["name"])
     assert budget["spec"]["minAvailable"] == 2
     assert "`kubectl drain` of a second node" in gap("CopiesMissing")
+
+
+def test_all_pods_have_one_user_that_a_policy_of_the_namespace_may_refuse():
+    topology = StreamTopology.model_validate(documents("topology.yaml")[0])
+    made = [
+        driver_pod(OWNER, SETTINGS, topology, 1, "f"),
+        state_server_pod(OWNER, SETTINGS, topology, 0),
+        acker_pod(OWNER, SETTINGS, topology, 0),
+    ]
+    named = ("runAsUser", "runAsGroup", "fsGroup")
+    users = {pod["spec"]["securityContext"][name] for pod in made for name in named}
+    assert users == {USER_ID}
+    text = gap("runAsUser", "runAsGroup", "fsGroup")
+    assert f"are {USER_ID}" in text
+    assert "`PodRefused`" in text
 
 
 def test_what_there_is_none_of():
