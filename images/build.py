@@ -7,8 +7,9 @@ base image from Debian packages alone: so a machine without a registry and witho
 with that and buildah.
 
 Each image becomes a docker archive, named by the digest of all that it is made of, in a cache
-(``~/.cache/millrace/images``); what is there already is not built again. The archives' paths are
-printed, one a line.
+(``~/.cache/millrace/images``); what is there already is not built again, but for ``--again``, by
+which images get what was mended since in their base and in Debian's packages. The archives' paths
+are printed, one a line.
 """
 
 from __future__ import annotations
@@ -190,10 +191,11 @@ def _counts(path: Path) -> bool:
     return path.is_file() and not left_out & set(path.parts)
 
 
-def build(image: Image, tag: str, base: str, engine: str, cache: Path) -> Path:
-    """Build an image unless its archive is there. Raises ``CalledProcessError``, ``OSError``."""
+def build(image: Image, tag: str, base: str, engine: str, cache: Path, again: bool = False) -> Path:
+    """Build an image unless its archive is there, or ``again``. Raises ``CalledProcessError``,
+    ``OSError``."""
     target = cache / f"{image.name}-{digest(image, f'{base}|{tag}')}.tar"
-    if target.exists():
+    if target.exists() and not again:
         return target
     cache.mkdir(parents=True, exist_ok=True)
     print(f"building {tag}", file=sys.stderr, flush=True)
@@ -202,9 +204,10 @@ def build(image: Image, tag: str, base: str, engine: str, cache: Path) -> Path:
         put_together(image, context)
         asked: list[list[str]] = []
         if base == BOOTSTRAP:
-            asked.append(_bootstrapped(image, cache, Path(scratch)))
+            asked.append(_bootstrapped(image, cache, Path(scratch), again))
         source = _BASE_TAG if base == BOOTSTRAP else base
-        for command in [*asked, *commands(image, tag, source, engine, context, draft)]:
+        asked += commands(image, tag, source, engine, context, draft, again=again)
+        for command in asked:
             subprocess.run(command, check=True, stdout=sys.stderr, env=environment(engine, scratch))
         draft.rename(target)
     for older in cache.glob(f"{image.name}-*.tar"):
@@ -214,12 +217,21 @@ def build(image: Image, tag: str, base: str, engine: str, cache: Path) -> Path:
 
 
 def commands(
-    image: Image, tag: str, base: str, engine: str, context: Path, draft: Path
+    image: Image,
+    tag: str,
+    base: str,
+    engine: str,
+    context: Path,
+    draft: Path,
+    *,
+    again: bool = False,
 ) -> list[list[str]]:
-    """What an engine is asked to do, one after the other."""
+    """What an engine is asked to do, one after the other. ``again``: with nothing that it kept of
+    earlier builds; buildah keeps nothing."""
     if engine == "podman":
         tag = _whole(tag)
-    told = ["--build-arg", f"BASE_IMAGE={base}", "-f", str(image.file), "-t", tag, str(context)]
+    told = ["--pull", "--no-cache"] if again and engine != "buildah" else []
+    told += ["--build-arg", f"BASE_IMAGE={base}", "-f", str(image.file), "-t", tag, str(context)]
     if engine == "buildah":
         bud = ["buildah", "bud", "--layers=false", *told]
         return [bud, ["buildah", "push", tag, f"docker-archive:{draft}:{tag}"]]
@@ -240,12 +252,12 @@ def packages_of(image: Image) -> list[str]:
     return found[1].split()
 
 
-def base_layer(packages: Sequence[str], cache: Path) -> Path:
-    """The files of a small Debian with these packages, made once. Raises
+def base_layer(packages: Sequence[str], cache: Path, again: bool = False) -> Path:
+    """The files of a small Debian with these packages, made once, or ``again``. Raises
     ``CalledProcessError``."""
     key = hashlib.blake2b(" ".join([_SUITE, *packages]).encode(), digest_size=8).hexdigest()
     layer = cache / f"base-{key}.layer"
-    if not layer.exists():
+    if again or not layer.exists():
         print(f"making a base with {', '.join(packages)}", file=sys.stderr, flush=True)
         command = ["mmdebstrap", "--variant=minbase", f"--include={','.join(packages)}"]
         # Java registers its manual pages, though they are left out.
@@ -258,11 +270,11 @@ def base_layer(packages: Sequence[str], cache: Path) -> Path:
     return layer
 
 
-def _bootstrapped(image: Image, cache: Path, scratch: Path) -> list[str]:
+def _bootstrapped(image: Image, cache: Path, scratch: Path, again: bool) -> list[str]:
     """The command that makes the base image known to buildah."""
     context = scratch / "base"
     context.mkdir()
-    _link(base_layer(packages_of(image), cache), context / "layer.tar")
+    _link(base_layer(packages_of(image), cache, again), context / "layer.tar")
     file = str(IMAGES / "base.Containerfile")
     return ["buildah", "bud", "--layers=false", "-f", file, "-t", _BASE_TAG, str(context)]
 
@@ -310,6 +322,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--prefix", default="millrace/", help="of the images' names")
     parser.add_argument("--tag", default="0.1.0")
     parser.add_argument("--cache", type=Path, default=cache_folder())
+    parser.add_argument("--again", action="store_true", help="build also what is in the cache")
     options = parser.parse_args(arguments)
     if sys.version_info[:2] != PYTHON:
         raise SystemExit(f"error: the images have Python {PYTHON[0]}.{PYTHON[1]}; run it with that")
@@ -318,7 +331,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise SystemExit(f"error: --base {BOOTSTRAP} builds with buildah alone: --engine buildah")
     for name in options.names or ALL:
         tag = f"{options.prefix}{name}:{options.tag}"
-        print(build(ALL[name], tag, options.base, engine, options.cache), flush=True)
+        made = build(ALL[name], tag, options.base, engine, options.cache, options.again)
+        print(made, flush=True)
     return 0
 
 

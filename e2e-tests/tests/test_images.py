@@ -168,6 +168,42 @@ def test_every_engine_builds_the_same_file_with_the_base_that_is_told(engine: st
     assert {command[0] for command in made} == {engine}
 
 
+@pytest.mark.parametrize("base", ["debian:12", build.BOOTSTRAP])
+def test_what_is_in_the_cache_is_built_again_where_that_is_asked_for(
+    base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name says nothing of what was mended since in the base."""
+    ran: list[str] = []
+
+    def run(command: list[str], **_: object) -> None:
+        ran.append(command[0])
+        for draft in (one for one in command if one.endswith("/layer.tar")):
+            Path(draft).write_text("layer")
+        if command[:2] == ["buildah", "push"]:
+            Path(command[-1].split(":")[1]).write_text("archive")
+
+    monkeypatch.setattr(build.subprocess, "run", run)
+    monkeypatch.setattr(build, "put_together", lambda *_: None)
+    monkeypatch.setattr(build, "environment", lambda *_: {})
+    image = build.ALL["state-server"]
+    built: dict[bool, list[list[str]]] = {again: [] for again in (False, True)}
+    for again in (False, False, True):
+        ran.clear()
+        build.build(image, "t:1", base, "buildah", tmp_path, again)
+        built[again].append([*ran])
+    assert built[False] == [built[True][0], []]
+    assert ("mmdebstrap" in built[True][0]) is (base == build.BOOTSTRAP)
+
+
+@pytest.mark.parametrize("engine", ["docker", "podman", "buildah"])
+def test_an_engine_builds_again_without_what_it_kept(engine: str) -> None:
+    told = (build.ALL["runtime"], "t:1", "b", engine, Path("/c"), Path("/d.tar"))
+    first, again = build.commands(*told)[0], build.commands(*told, again=True)[0]
+    assert [one for one in again if one not in first] == (
+        [] if engine == "buildah" else ["--pull", "--no-cache"]
+    )
+
+
 @pytest.mark.parametrize(
     ("tag", "named"),
     [

@@ -89,12 +89,16 @@ def test_the_chart_is_of_the_operators_release():
 # -- values
 
 
+OF_OTHERS = {"global": {"any": "thing"}, "enabled": True}
+"""What a chart that includes this one may say, and no template reads."""
+
+
 def fields(schema: Mapping[str, Any], value: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Path, default and schema of every value; probes are one value each."""
     for name, one in schema["properties"].items():
-        if name == "global":
-            continue
         place = f"{path}{name}"
+        if place in OF_OTHERS:
+            continue
         if "properties" in one and not name.endswith("Probe"):
             yield from fields(one, value[name], f"{place}.")
         else:
@@ -115,6 +119,12 @@ def test_every_value_is_in_the_schema_and_fits():
     jsonschema.validate(VALUES, SCHEMA)
     known = {place for place, _, _ in fields(SCHEMA, VALUES)}
     assert sorted(paths(VALUES, known)) == sorted(known)
+
+
+def test_a_chart_that_includes_this_one_may_have_a_condition_for_it():
+    jsonschema.validate({**VALUES, **OF_OTHERS}, SCHEMA)
+    with pytest.raises(jsonschema.ValidationError, match="'yes' is not of type 'boolean'"):
+        jsonschema.validate({**VALUES, "enabled": "yes"}, SCHEMA)
 
 
 def test_objects_of_the_schema_take_no_unknown_values():

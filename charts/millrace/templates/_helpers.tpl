@@ -12,6 +12,12 @@
 {{- end -}}
 {{- end -}}
 
+{{/* Of Services, which have to begin with a letter. */}}
+{{- define "millrace.serviceName" -}}
+{{- $name := include "millrace.fullname" . -}}
+{{- ternary (printf "millrace-%s" $name) $name (regexMatch "^[0-9]" $name) | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+
 {{/* Of what is in no namespace, so that releases in several namespaces do not meet: what stands
      between the two is in no name of either. */}}
 {{- define "millrace.clusterName" -}}

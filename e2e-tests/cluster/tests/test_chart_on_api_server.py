@@ -63,6 +63,7 @@ EVERYTHING: dict[str, Any] = {
     "extraVolumes": [{"name": "more", "emptyDir": {}}],
     "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}],
     "global": {"any": "thing"},
+    "enabled": True,
 }
 LEAST: dict[str, Any] = {
     "rbac": {"create": False},
@@ -214,6 +215,7 @@ def test_names_of_digits_stay_texts_and_no_probe_need_be_timed(
     text = shell.must(
         *("helm", "template", "2024", str(CHART), "--namespace", "8", "--kube-version", version),
         *("--values", str(file), "--set", "livenessProbe=null,readinessProbe=null"),
+        *("--set", "metrics.enabled=true"),
     )
     found = manifests(text)
     for one in found:
@@ -223,6 +225,8 @@ def test_names_of_digits_stay_texts_and_no_probe_need_be_timed(
     (deployment,) = of_kind(found, "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert container["livenessProbe"] == {"httpGet": {"path": "/live", "port": "health"}}
+    (service,) = of_kind(found, "Service")
+    assert service["metadata"]["name"] == "millrace-9-metrics"
 
 
 def peers(found: list[dict[str, Any]]) -> list[list[Any]]:

@@ -373,6 +373,13 @@ def test_budgets_keep_the_only_copy(state: dict[str, Any], ackers: int, least: d
     assert {b["metadata"]["name"]: b["spec"]["minAvailable"] for b in made} == least
 
 
+def test_of_pods_that_are_not_ready_only_ackers_may_always_be_evicted():
+    """Else a drain waits for ever where ackers cannot run; they hold nothing."""
+    made = budgets(OWNER, topology(stateServers={"replicas": 3, "copies": 2}), 2)
+    policies = {b["metadata"]["name"]: b["spec"]["unhealthyPodEvictionPolicy"] for b in made}
+    assert policies == {"words-state": "IfHealthyBudget", "words-acker": "AlwaysAllow"}
+
+
 def test_while_a_copy_is_made_no_state_server_may_go():
     state = {"replicas": 3, "copies": 2}
     made = budgets(OWNER, topology(stateServers=state), 1, copied=False)

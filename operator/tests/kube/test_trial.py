@@ -11,7 +11,9 @@ import pytest
 from memory_api import Json, MemoryApi
 from memory_world import CORE, World
 
+from millrace.homes.pods import DATA_FOLDER
 from millrace.homes.stores import HomeAwayError
+from millrace.topology.checks.pods import on_cluster
 from millrace.topology.load import parse
 from millrace_operator import trial
 from millrace_operator.kube.objects import Objects, RefusedError
@@ -49,6 +51,13 @@ def test_a_release_may_have_a_longer_name_than_a_topology():
         made = trial.called(long[:size], "0a1b2c")
         assert made.endswith("-0a1b2c")
         parse(json.dumps(trial.manifest("jobs", made)))
+
+
+def test_a_release_may_have_a_name_that_begins_with_a_digit():
+    assert trial.called("2024-millrace-trial", "0a1b2c") == "trial-2024-millrace-trial-0a1b2c"
+    for release in ("2024-millrace", "9" * 50):
+        made = parse(json.dumps(trial.manifest("jobs", trial.called(release, "0a1b2c"))))
+        assert list(on_cluster(made, DATA_FOLDER)) == []
 
 
 def test_an_operator_makes_all_down_to_its_pod_and_it_is_deleted(world: World):

@@ -84,6 +84,37 @@ def test_a_driver_that_waits_for_what_it_mounts_says_for_what(world: World):
     assert not {f"{CORE}/configmaps/words-code", f"{CORE}/secrets/words-more"} & world.api.read
 
 
+def ended_beside(code: int) -> dict[str, Any]:
+    """Of a driver's pod in which what a mesh has put beside the driver runs on."""
+    status = running("driver")
+    began = {"startedAt": "2026-02-01T00:00:00Z"}
+    ended = {**began, "finishedAt": "2026-02-01T00:00:30Z", "exitCode": code, "reason": "Error"}
+    status["containerStatuses"] = [
+        {"name": "proxy", "state": {"running": began}},
+        {"name": "driver", "state": {"terminated": ended}},
+    ]
+    return status
+
+
+def test_a_driver_that_ended_is_followed_though_something_beside_it_runs_on(world: World):
+    operator = world.settle()
+    world.pod("words-driver-1")["status"] = ended_beside(137)
+    operator.turn(KEY)
+    world.clock.time_s += 60
+    operator.turn(KEY)
+    assert "words-driver-2" in world.names("pods")
+    assert "deletionTimestamp" in world.pod("words-driver-1")["metadata"]
+
+
+def test_a_driver_that_drained_its_input_has_done_so_though_something_beside_it_runs_on(
+    world: World,
+):
+    operator = world.settle()
+    world.pod("words-driver-1")["status"] = ended_beside(0)
+    world.settle(operator)
+    assert world.resource["status"]["phase"] == "Finished"
+
+
 def test_images_that_a_webhook_puts_into_pods_are_no_older_ones(world: World):
     """Of a mirror, or by their digests: pods would be made anew for ever."""
     operator = world.settle()

@@ -14,6 +14,7 @@ import yaml
 from memory_cluster import SETTINGS, Cluster
 
 from millrace.errors import ExitCode
+from millrace.homes.pods import USER_ID
 from millrace.topology.model import StreamTopology
 from millrace.topology.pods import PodSettings
 from millrace.topology.scalars import quantity
@@ -181,6 +182,23 @@ def test_a_driver_that_is_too_old_is_told_as_the_document_says():
     assert "words-driver-2" in cluster.pods
 
 
+def test_topologies_are_not_removed_before_their_drivers_had_the_time_to_delete_snapshots():
+    """No resource of a snapshot has a finalizer that would wait for it."""
+    removing = section("Removing")
+    first, then, last = re.findall(r"^```sh\n(.*?)^```", removing, re.M | re.S)
+    *_, deleted, watched = first.splitlines()
+    assert deleted == "kubectl delete toposnap --all --all-namespaces"
+    assert "get events" in watched
+    assert re.findall(r"delete (\w+)", then) == ["topo"]
+    assert "uninstall" in last
+    told = (ROOT / "docs" / "operations.md").read_text() + (
+        ROOT / "docs" / "conditions.md"
+    ).read_text()
+    for end in re.findall(r"Snapshot\((.*)\)", watched)[0].split("|"):
+        assert f"`Snapshot{end}`" in removing
+        assert f"\n| `Snapshot{end}` |" in told
+
+
 # -- what a cluster cannot do yet
 
 
@@ -203,6 +221,7 @@ def test_each_gap_is_one_of_those_below():
         "spec.stateServers.copies: 1",
         "CopiesMissing",
         "millrace run",
+        "runAsUser",
     ]
 
 
@@ -227,6 +246,21 @@ def test_a_second_node_is_not_drained_while_nobody_makes_copies():
     (budget,) = (b for b in made if "state" in b["metadata"]["name"])
     assert budget["spec"]["minAvailable"] == 2
     assert "`kubectl drain` of a second node" in gap("CopiesMissing")
+
+
+def test_all_pods_have_one_user_that_a_policy_of_the_namespace_may_refuse():
+    topology = StreamTopology.model_validate(documents("topology.yaml")[0])
+    made = [
+        driver_pod(OWNER, SETTINGS, topology, 1, "f"),
+        state_server_pod(OWNER, SETTINGS, topology, 0),
+        acker_pod(OWNER, SETTINGS, topology, 0),
+    ]
+    named = ("runAsUser", "runAsGroup", "fsGroup")
+    users = {pod["spec"]["securityContext"][name] for pod in made for name in named}
+    assert users == {USER_ID}
+    text = gap("runAsUser", "runAsGroup", "fsGroup")
+    assert f"are {USER_ID}" in text
+    assert "`PodRefused`" in text
 
 
 def test_what_there_is_none_of():

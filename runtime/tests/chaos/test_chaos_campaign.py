@@ -27,6 +27,8 @@ class Script:
 
     looks: Callable[[float], Look]
     there: bool = True
+    seen: bool = True
+    seen_from_s: float = 0.0
     now: float = 0.0
     killed: list[VictimKind] = field(default_factory=list)
     refused: Mapping[VictimKind, str] = field(default_factory=dict)
@@ -48,6 +50,9 @@ class Script:
     def kill(self, kind: VictimKind, chance: random.Random) -> Victim | None:
         self.killed.append(kind)
         return Victim(f"{kind}-0", "SIGKILL") if self.there else None
+
+    def ended(self, victim: Victim) -> bool | None:
+        return None if self.now < self.seen_from_s else self.seen
 
     def run(self, kinds: Sequence[VictimKind | Together], settle_s: float = 30.0) -> Course:
         campaign = Campaign(self, self, self.pause, 1, self.told.append, self.pace)
@@ -80,6 +85,19 @@ def test_each_kill_is_timed_to_the_next_sealed_window() -> None:
         *course.kills
     ]
     assert len(script.told) == 2 * len(course.kills), "each is told of, and its recovery"
+
+
+def test_a_strike_counts_once_its_victim_is_seen_to_end_and_that_is_waited_for() -> None:
+    late = Script(working(until_s=40.0), seen_from_s=80.0)
+    assert len(late.run([VictimKind.NODE], settle_s=120.0).kills) == 3
+    assert late.now == pytest.approx(80.0, abs=0.21)
+    never = Script(working(until_s=40.0), seen=False)
+    course = never.run([VictimKind.NODE], settle_s=60.0)
+    assert (len(course.kills), len(course.missed)) == (0, 3)
+    patient = Script(working(until_s=40.0), seen_from_s=1000.0)
+    course = patient.run([VictimKind.NODE], settle_s=60.0)
+    assert (len(course.kills), len(course.missed)) == (0, 3)
+    assert patient.now < 100.0
 
 
 def test_a_strike_waits_for_work_in_flight_and_those_behind_it_keep_their_distance() -> None:
@@ -286,7 +304,7 @@ def test_a_report_says_what_is_wrong_in_numbers_and_in_words() -> None:
     assert failure(Guarantee.AT_MOST_ONCE, missing) is None
     assert failure(Guarantee.AT_MOST_ONCE, twice) == "rows are doubled in b"
     few, many, other = (
-        judge([{"w": "a", "n": 7}], [{"w": "a", "n": n}], ["w"]) for n in (5, 9, None)
+        judge([{"w": "a", "n": 7}], [{"w": "a", "n": n}], ["w"], ["n"]) for n in (5, 9, None)
     )
     assert failure(Guarantee.AT_LEAST_ONCE, few) == "rows are lost in b"
     assert failure(Guarantee.AT_LEAST_ONCE, many) is None

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace.chaos.expected import Compared, compared
 from millrace.chaos.ledger import UnreadableError, judge, read_rows
+from millrace.topology.model import StreamTopology
 
 ROWS = st.lists(st.integers(0, 11), max_size=12).map(
     lambda numbers: [{"word": "abc"[n % 3], "n": n // 3} for n in numbers]
@@ -31,7 +33,7 @@ def test_rows_are_compared_as_a_bag(expected: list[Any], seen: list[Any]) -> Non
 
 @given(ROWS, ROWS)
 def test_of_totals_the_last_row_of_each_key_counts(expected: list[Any], seen: list[Any]) -> None:
-    verdict = judge(expected, seen, ("word",))
+    verdict = judge(expected, seen, ("word",), ("n",))
     wanted, found = ({r["word"]: r["n"] for r in rows} for rows in (expected, seen))
     assert verdict.exact == (wanted == found)
     both = [(wanted[word], n) for word, n in found.items() if word in wanted]
@@ -47,23 +49,76 @@ def test_of_totals_the_last_row_of_each_key_counts(expected: list[Any], seen: li
         ({"n": "7", "sum": 2.5}, (0, 0, 0)),
         ({"n": "5", "sum": 2.5}, (1, 0, 0)),
         ({"n": "10", "sum": 2.75}, (0, 1, 0)),
-        ({"n": "5", "sum": 2.75}, (0, 0, 1)),
+        # What is lost or doubled may be below nought.
+        ({"n": "5", "sum": 2.75}, (1, 0, 0)),
+        ({"n": "10", "sum": 2.25}, (0, 1, 0)),
+        ({"n": "7", "sum": 2.25}, (0, 0, 1)),
+        ({"n": "7", "sum": 2.75}, (0, 0, 1)),
         ({"n": "many", "sum": 2.5}, (0, 0, 1)),
         ({"n": None, "sum": 2.5}, (0, 0, 1)),
         ({"n": "7"}, (0, 0, 1)),
     ],
 )
-def test_a_total_that_is_too_small_is_lost_and_one_that_is_too_large_counted_twice(
+def test_a_count_that_is_too_small_is_lost_and_one_that_is_too_large_counted_twice(
     row: dict[str, Any], found: tuple[int, int, int]
 ) -> None:
-    verdict = judge([{"w": "a", "n": "7", "sum": 2.5}], [{"w": "a", **row}], ["w"])
+    verdict = judge([{"w": "a", "n": "7", "sum": 2.5}], [{"w": "a", **row}], ["w"], ["n"])
     assert (verdict.lost, verdict.duplicated, verdict.wrong) == found
+
+
+@pytest.mark.parametrize("differs", [-1, 1])
+@pytest.mark.parametrize("due", [7, 2.5, 2**63])
+def test_what_another_total_that_differs_stands_for_nobody_can_tell(
+    due: float, differs: int
+) -> None:
+    """A loss makes a least value greater, and a sum of what is below nought."""
+    verdict = judge([{"w": "a", "least": due}], [{"w": "a", "least": due + differs}], ["w"], ["n"])
+    assert (verdict.lost, verdict.duplicated, verdict.wrong) == (0, 0, 1)
+
+
+def test_two_counts_of_a_row_that_say_different_things_are_wrong() -> None:
+    verdict = judge([{"w": "a", "n": 7, "m": 7}], [{"w": "a", "n": 6, "m": 8}], ["w"], ["n", "m"])
+    assert (verdict.lost, verdict.duplicated, verdict.wrong) == (0, 0, 1)
+
+
+def test_large_counts_differ_by_one() -> None:
+    verdict = judge([{"w": "a", "n": f"{2**53}"}], [{"w": "a", "n": f"{2**53 + 1}"}], ["w"], ["n"])
+    assert (verdict.lost, verdict.duplicated, verdict.wrong) == (0, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("last", "counts"),
+    [({}, ("n",)), ({"out": ("w",)}, ("n",)), ({"out": ("w", "least")}, ())],
+)
+def test_what_an_aggregate_counts_is_known_to_be_a_count(
+    last: dict[str, tuple[str, ...]], counts: tuple[str, ...]
+) -> None:
+    columns = [{"name": "n", "function": "count"}, {"name": "least", "function": "min", "of": "x"}]
+    document: dict[str, Any] = {
+        "apiVersion": "millrace.dev/v1alpha1",
+        "kind": "StreamTopology",
+        "metadata": {"name": "totals"},
+        "spec": {
+            "sources": [{"name": "lines", "files": {"path": "in", "schema": "w string, x long"}}],
+            "processors": [
+                {
+                    "name": "total",
+                    "inputs": [{"from": "lines", "key": ["w"]}],
+                    "aggregate": {"columns": columns},
+                }
+            ],
+            "sinks": [{"name": "out", "inputs": [{"from": "total"}], "files": {"path": "out"}}],
+        },
+    }
+    topology = StreamTopology.model_validate(document)
+    told = compared(topology, topology.spec.sinks[0], last)
+    assert told == Compared(last.get("out", ("w",)), counts)
 
 
 def test_examples_name_the_rows() -> None:
     verdict = judge([{"id": 1}, {"id": 2}], [{"id": 2}, {"id": 2}, {"id": 3}])
     assert verdict.examples == ('lost: {"id": 1}', 'twice: {"id": 2}', 'wrong: {"id": 3}')
-    totals = judge([{"w": "a", "n": 2}], [{"w": "a", "n": 3}], ["w"])
+    totals = judge([{"w": "a", "n": 2}], [{"w": "a", "n": 3}], ["w"], ["n"])
     assert totals.examples == ('doubled: {"n": 3, "w": "a"}, expected {"n": 2, "w": "a"}',)
 
 

@@ -329,6 +329,22 @@ def test_executors_are_pods_of_the_drivers_own(tmp_path):
     )
 
 
+def test_spark_is_told_addresses_of_ipv6_as_it_takes_them(tmp_path):
+    """It asserts that an address with colons is in brackets where it names a block manager, and
+    binds to one without."""
+    identity = Identity("words", "default", "words-driver-3", "fd00::5")
+    given = environment(
+        "words-driver-3",
+        KUBERNETES_SERVICE_HOST="fd00:1::1",
+        KUBERNETES_SERVICE_PORT="443",
+        MILLRACE_IMAGE="millrace/runtime:1",
+    )
+    found = cluster_conf(identity, given, tmp_path / "executor.yaml", tmp_path, "n0nce")
+    assert found["spark.master"] == "k8s://https://[fd00:1::1]:443"
+    assert found["spark.driver.host"] == "[fd00::5]"
+    assert found["spark.driver.bindAddress"] == "fd00::5"
+
+
 def test_spark_does_not_end_the_driver_for_executors_that_failed_or_were_refused(tmp_path):
     """It counts them over all of the driver's life, and ends the JVM at two for each executor."""
     key = "spark.executor.maxNumFailures"

@@ -21,18 +21,26 @@ WHO = ("words", "uid-1", OWN)
 
 
 def pod(
-    number: int, phase: str = "Running", code: int | None = None, **more: Any
+    number: int,
+    phase: str = "Running",
+    code: int | None = None,
+    proxy: dict[str, Any] | None = None,
+    **more: Any,
 ) -> dict[str, Any]:
     owner = {"uid": more.pop("uid", "uid-1")}
     metadata = {"name": f"words-driver-{number}", "ownerReferences": [owner], **more}
     status: dict[str, Any] = {"phase": phase}
     if code is not None:
-        status["containerStatuses"] = [{"state": {"terminated": {"exitCode": code}}}]
+        ended = {"name": "driver", "state": {"terminated": {"exitCode": code}}}
+        beside = {"name": "proxy", "state": proxy or {"terminated": {"exitCode": 0}}}
+        status["containerStatuses"] = [beside, ended]
     return {"metadata": metadata, "status": status}
 
 
 DELETING = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
 ME = pod(3)
+RUNS: dict[str, Any] = {"running": {}}
+KILLED = {"terminated": {"exitCode": 137}}
 
 
 @pytest.mark.parametrize(
@@ -52,6 +60,11 @@ ME = pod(3)
         ([pod(2, "Failed", int(ExitCode.STATE_LOST))], Whose.NOBODYS),
         ([pod(2, **DELETING), pod(4)], Whose.NOBODYS),
         ([pod(4)], Whose.NOBODYS),
+        # What a mesh has put beside a driver runs on when it has ended, or ends otherwise.
+        ([pod(2, "Running", 137, RUNS)], Whose.OURS),
+        ([pod(2, "Running", 0, RUNS)], Whose.NOBODYS),
+        ([pod(2, "Running", int(ExitCode.STATE_LOST), RUNS)], Whose.NOBODYS),
+        ([pod(2, "Failed", 0, KILLED)], Whose.NOBODYS),
         # An earlier topology of the name, or anybody's pod with its labels.
         ([pod(2, uid="uid-0")], Whose.OURS),
         ([pod(4, uid="uid-0"), pod(2)], Whose.THEIRS),

@@ -24,6 +24,7 @@ from millrace.chaos.cluster_run import readable_sinks
 from millrace.chaos.ledger import UnreadableError, read_hashes, read_stream
 from millrace.chaos.plan import ChaosError, VictimKind
 from millrace.chaos.sealing import Seen
+from millrace.chaos.target import Victim
 from millrace.clock import SystemClock
 from millrace.errors import ExitCode
 from millrace.homes.documents import RunningWindow
@@ -406,6 +407,24 @@ def test_the_operators_pods_are_found_by_their_labels(
     assert elsewhere.kill(VictimKind.OPERATOR, CHANCE) is None
 
 
+def test_of_operators_in_several_namespaces_none_is_killed_that_is_not_named(
+    cluster: FakeCluster, target: ClusterTarget
+) -> None:
+    labels = {
+        "app.kubernetes.io/part-of": "millrace",
+        "app.kubernetes.io/component": "operator",
+    }
+    for space in ("system", "theirs"):
+        core = f"/api/v1/namespaces/{space}"
+        metadata = {"namespace": space, "labels": labels}
+        cluster.pod("op-1", "operator", core=core, metadata=metadata)
+        if space == "system":
+            target.check([VictimKind.OPERATOR])
+    with pytest.raises(ChaosError, match="in the namespaces system, theirs"):
+        target.check([VictimKind.ACKER, VictimKind.OPERATOR])
+    target_of(cluster, operator_namespace="system").check([VictimKind.OPERATOR])
+
+
 def test_a_node_is_ended_by_the_command_for_it(cluster: FakeCluster, tmp_path: Path) -> None:
     cluster.running()
     note = tmp_path / "ended"
@@ -419,6 +438,60 @@ def test_a_node_is_ended_by_the_command_for_it(cluster: FakeCluster, tmp_path: P
     with pytest.raises(ChaosError, match="says nowhere which node"):
         target_of(cluster, node_command="reboot")
     assert VictimKind.NODE in target_of(cluster).refused
+
+
+def runs(cluster: FakeCluster, name: str, role: str, node: str, restarts: int = 0) -> None:
+    life = {"name": role, "restartCount": restarts, "state": {"running": {}}}
+    spec = {"nodeName": node, "containers": [{"name": role}]}
+    cluster.pod(name, role, status={"containerStatuses": [life]}, spec=spec)
+
+
+def test_what_ran_on_a_node_that_was_ended_is_no_victim_until_it_is_back(
+    cluster: FakeCluster,
+) -> None:
+    """Until somebody notices that the node is gone its pods are listed as running."""
+    cluster.running()
+    cluster.tell(**AT_REST)
+    runs(cluster, "words-acker-0", "acker", "node-2")
+    for other in ("words-state-0", "words-driver-7"):
+        del cluster.objects[f"{CORE}/pods/{other}"]
+    target = target_of(cluster, node_command="true {node}", ways=("delete",))
+    victim = target.kill(VictimKind.NODE, CHANCE)
+    assert victim is not None
+    assert victim.name == "node-2"
+    assert target.kill(VictimKind.ACKER, CHANCE) is None
+    assert target.kill(VictimKind.NODE, CHANCE) is None
+    runs(cluster, "words-acker-0", "acker", "node-2", restarts=1)
+    assert target.kill(VictimKind.ACKER, CHANCE) is not None
+    assert target.kill(VictimKind.NODE, CHANCE) is not None
+
+
+def test_a_node_has_ended_when_something_that_ran_there_is_seen_to_be_gone(
+    cluster: FakeCluster,
+) -> None:
+    cluster.running()
+    runs(cluster, "words-acker-0", "acker", "node-1")
+
+    def struck() -> tuple[ClusterTarget, Victim]:
+        target = target_of(cluster, node_command="true {node}")
+        victim = target.kill(VictimKind.NODE, CHANCE)
+        assert victim is not None
+        assert target.ended(victim) is None
+        return target, victim
+
+    target, victim = struck()
+    target.hand.now += 200.0  # type: ignore[attr-defined]
+    assert target.ended(victim) is False
+    target, victim = struck()
+    runs(cluster, "words-acker-0", "acker", "node-1", restarts=1)
+    assert target.ended(victim) is True
+    target, victim = struck()
+    del cluster.objects[f"{CORE}/pods/words-acker-0"]
+    assert target.ended(victim) is True
+    runs(cluster, "words-acker-0", "acker", "node-1", restarts=2)
+    target.hand.now += 200.0  # type: ignore[attr-defined]
+    assert target.ended(victim) is True
+    assert target.ended(Victim("words-acker-0", "delete")) is True
 
 
 def test_the_documented_command_ends_a_node_and_starts_it_later(

@@ -33,6 +33,8 @@ def budgets(
     ``copied``: all state servers hold their copies. A pod that is ready may hold none yet, and
     while that is so none may go. Of bare pods Kubernetes counts only those that must stay, so that
     all ``servers`` that there are count: more than are asked for, until some of them have left.
+    An acker that is not ready holds nothing, and may go whatever becomes of the others; a state
+    server that is not may hold what no other does.
     """
     state = topology.spec.state_servers
     spare = 1 if state.copies > 1 and copied else 0
@@ -40,7 +42,7 @@ def budgets(
     if state.url is None:
         made.append(_budget(owner, "state", "state-server", max(state.replicas, servers) - spare))
     if ackers > 1:
-        made.append(_budget(owner, "acker", "acker", ackers - 1))
+        made.append(_budget(owner, "acker", "acker", ackers - 1, unready="AlwaysAllow"))
     return made
 
 
@@ -85,8 +87,14 @@ def _service(
     return owner.manifest("v1", "Service", owner.child(suffix), component, {"spec": spec})
 
 
-def _budget(owner: Owner, suffix: str, component: str, least: int) -> Manifest:
-    spec = {"minAvailable": least, "selector": {"matchLabels": owner.selector(component)}}
+def _budget(
+    owner: Owner, suffix: str, component: str, least: int, unready: str = "IfHealthyBudget"
+) -> Manifest:
+    spec = {
+        "minAvailable": least,
+        "selector": {"matchLabels": owner.selector(component)},
+        "unhealthyPodEvictionPolicy": unready,
+    }
     name = owner.child(suffix)
     return owner.manifest("policy/v1", "PodDisruptionBudget", name, component, {"spec": spec})
 

@@ -50,8 +50,9 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What happened: kills in their order, strikes that found nothing to kill, which window was
-    sealed when (seconds since the beginning, window), and the last look."""
+    """What happened: kills in their order, strikes that found nothing to kill or of which nothing
+    was seen, which window was sealed when (seconds since the beginning, window), and the last
+    look."""
 
     kills: tuple[Kill, ...]
     missed: tuple[Strike, ...]
@@ -133,7 +134,8 @@ class Campaign:
             self._pause(self._pace.look_s)
 
     def _rest(self, settle_s: float) -> Look:
-        """The first look of all that find it at rest for a while."""
+        """The first look of all that find it at rest for a while, when what was killed was seen to
+        end, or will not be."""
         end_s = self._clock.monotonic_s() + settle_s
         since: tuple[float, int] | None = None
         while True:
@@ -144,7 +146,8 @@ class Campaign:
                 since = None
             elif since is None:
                 since = (now_s, look.sealed)
-            elif now_s - since[0] >= self._pace.rest_s:
+            rested = since is not None and now_s - since[0] >= self._pace.rest_s
+            if rested and (now_s >= end_s or not self._awaits_an_end()):
                 return look
             if now_s >= end_s:
                 raise ChaosError(
@@ -168,8 +171,13 @@ class Campaign:
                 self._tell(followed)
         return look
 
+    def _awaits_an_end(self) -> bool:
+        return any(self._target.ended(kill.victim) is None for kill in self._kills)
+
     def _course(self, last: Look) -> Course:
-        return Course(tuple(self._kills), tuple(self._missed), tuple(self._sealed), last)
+        kills = tuple(kill for kill in self._kills if self._target.ended(kill.victim))
+        unseen = [kill.strike for kill in self._kills if kill not in kills]
+        return Course(kills, (*self._missed, *unseen), tuple(self._sealed), last)
 
     def _now_s(self) -> float:
         return self._clock.monotonic_s() - self._began_s

@@ -12,7 +12,7 @@ import shlex
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from millrace.chaos.campaign import Pace
@@ -59,6 +59,8 @@ _EXEC_S = 20.0
 _EXEC_TRIES, _EXEC_AGAIN_S = 5, 1.0
 _SEEN_S = 20.0
 _NODE_S = 600.0
+_NODE_SEEN_S = 180.0
+"""Within this a node that ended is given up by Kubernetes and by the operator, or is back."""
 
 KILL_BELOW = """\
 import os, signal, sys
@@ -76,6 +78,17 @@ for pid in found:
 """
 """Kills what runs below a process: in a container the first one is a mere reaper, which a signal
 from inside does not end."""
+
+
+@dataclass(slots=True)
+class _Struck:
+    """A node for which the command was run, and what ran there: pods and their containers' lives.
+    ``seen``: one of these lives was seen to be over."""
+
+    victim: Victim
+    at_s: float
+    ran: tuple[tuple[PodRow, object], ...] = field(repr=False)
+    seen: bool = False
 
 
 class ClusterTarget:
@@ -106,6 +119,8 @@ class ClusterTarget:
         self._clock = clock
         self._pause = pause
         self._strikes: Counter[VictimKind] = Counter()
+        self._struck: list[_Struck] = []
+        self._operators_too = False
         self._last: Look | None = None
         self._silent_s: float | None = None
         self._asked_s = self._told_s = 0.0
@@ -165,15 +180,23 @@ class ClusterTarget:
     # -- killing
 
     def check(self, kinds: Iterable[VictimKind]) -> None:
-        """Whether it can be listed what these would kill. Raises ``ClusterError``."""
+        """Whether it can be listed what these would kill, and that it is this topology's operator.
+        Raises ``ClusterError``, ``ChaosError``."""
         for kind in kinds:
+            self._operators_too |= kind is VictimKind.OPERATOR
             try:
-                self._running(kind)
+                rows = self._running(kind)
             except ClusterError as error:
                 text = f"--kill {kind}: {error}"
                 if kind is VictimKind.OPERATOR and self._operator_namespace is None:
                     text += "; or say with --operator-namespace where the operator's pods are"
                 raise ClusterError(text) from error
+            spaces = sorted({row.namespace for row in rows})
+            if kind is VictimKind.OPERATOR and len(spaces) > 1:
+                raise ChaosError(
+                    f"--kill {kind}: operators run in the namespaces {', '.join(spaces)}; say with "
+                    "--operator-namespace which of them is meant"
+                )
 
     def kill(self, kind: VictimKind, chance: random.Random) -> Victim | None:
         """The next way for one that runs. While the API server is away nothing is killed, and
@@ -196,14 +219,27 @@ class ClusterTarget:
         self._strikes[kind] += 1
         return Victim(row.name, way)
 
+    def ended(self, victim: Victim) -> bool | None:
+        """Of a node: once one of the containers that ran there is gone or has another life. That
+        takes a while, since nobody notices at once that a node is gone."""
+        struck = next((one for one in self._struck if one.victim is victim), None)
+        if struck is None:
+            return True
+        if not struck.seen:
+            struck.seen = any(self._container(row) != life for row, life in struck.ran)
+        over = self._clock.monotonic_s() >= struck.at_s + _NODE_SEEN_S
+        return True if struck.seen else False if over else None
+
     def _running(self, kind: VictimKind) -> Sequence[PodRow]:
         if kind is VictimKind.NODE:
-            return [row for row in self._topology.pods() if row.phase == "Running" and row.node]
+            rows = [row for row in self._topology.pods() if row.phase == "Running" and row.node]
+            return [row for row in rows if self._may_run(row)]
         if kind is VictimKind.OPERATOR:
             rows = self._operators()
         else:
             rows = [row for row in self._topology.pods() if row.role == _ROLES[kind]]
         rows = [row for row in rows if row.phase == "Running" and not row.ending]
+        rows = [row for row in rows if self._may_run(row)]
         if kind is VictimKind.DRIVER:
             newest = driver_of(self._topology.again(), rows)
             return [] if newest is None else [newest]
@@ -211,6 +247,12 @@ class ClusterTarget:
             waiting = standby_of(self._topology.again(), rows)
             return [] if waiting is None else [waiting]
         return rows
+
+    def _may_run(self, row: PodRow) -> bool:
+        """Not so what ran on a node that was ended since: it is listed as running until somebody
+        notices, or for ever."""
+        lives = [life for one in self._struck for ran, life in one.ran if ran.uid == row.uid]
+        return not lives or self._container(row) not in (None, *lives)
 
     def _operators(self) -> list[PodRow]:
         place = f"/namespaces/{self._operator_namespace}" if self._operator_namespace else ""
@@ -312,6 +354,10 @@ class ClusterTarget:
         if not nodes:
             return None
         node = chance.choice(nodes)
+        others = self._answered(self._operators) if self._operators_too else []
+        there = [row for row in (*rows, *others) if row.node == node]
+        lives = ((row, self._container(row)) for row in there)
+        ran = tuple((row, life) for row, life in lives if life is not None)
         command = [word.replace("{node}", node) for word in self._node_command]
         try:
             done = subprocess.run(
@@ -324,7 +370,9 @@ class ClusterTarget:
             raise ChaosError(
                 f"--node-command {shlex.join(command)}: exit code {done.returncode}: {said}"
             )
-        return Victim(node, "command")
+        struck = _Struck(Victim(node, "command"), self._clock.monotonic_s(), ran)
+        self._struck.append(struck)
+        return struck.victim
 
 
 def _silent(error: ClusterError) -> bool:

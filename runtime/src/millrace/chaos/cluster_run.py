@@ -40,12 +40,11 @@ class Around:
 
 @dataclass(frozen=True, slots=True)
 class Readable:
-    """A sink whose rows can be read from here, and the columns of which each key's last row counts;
-    none where every row counts."""
+    """A sink whose rows can be read from here, and how they are compared."""
 
     name: str
     read: Callable[[], list[ledger.Row]]
-    last: tuple[str, ...] = ()
+    compared: expected.Compared = expected.EVERY_ROW
 
 
 def carry_out(
@@ -97,7 +96,7 @@ def carry_out(
             f"record could not be read ({sealing.trouble})"
         )
     try:
-        verdicts = {s.name: ledger.judge(told[s.name], seen[s.name], s.last) for s in sinks}
+        verdicts = {s.name: s.compared.judge(told[s.name], seen[s.name]) for s in sinks}
     except ledger.UnreadableError as error:
         raise ChaosError(str(error)) from error
     why = "cannot be read from here (--sinks-at)"
@@ -140,8 +139,7 @@ def readable_sinks(
         if read is None:
             others.append(sink.name)
             continue
-        columns = last.get(sink.name, expected.totals_by(topology, sink.inputs))
-        found.append(Readable(sink.name, read, columns))
+        found.append(Readable(sink.name, read, expected.compared(topology, sink, last)))
     for name in last:
         if name not in {one.name for one in found}:
             raise ChaosError(f"--last {name}: is no sink of this topology that can be read")

@@ -16,24 +16,43 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from millrace.chaos.ledger import Row, read_rows
+from millrace.chaos.ledger import Row, SinkVerdict, judge, read_rows
 from millrace.chaos.plan import ChaosError
 from millrace.local.workdir import find_folder
-from millrace.topology.kinds.processor_aggregate import AggregateSettings, Emit
+from millrace.topology.kinds.processor_aggregate import (
+    AggregateFunction,
+    AggregateSettings,
+    Emit,
+)
 from millrace.topology.kinds.sink_files import FilesSink
-from millrace.topology.model import StreamTopology
+from millrace.topology.model import Sink, StreamTopology
 
 Expected = Mapping[str, Iterable[Row]]
 
 
 @dataclass(frozen=True, slots=True)
+class Compared:
+    """How the rows of a sink are compared: ``last`` are the columns of which each key's last row
+    counts, none where every row does; ``counts`` are those of its columns that count records."""
+
+    last: tuple[str, ...] = ()
+    counts: tuple[str, ...] = ()
+
+    def judge(self, expected: Iterable[Row], seen: Iterable[Row]) -> SinkVerdict:
+        """Raises ``UnreadableError``."""
+        return judge(expected, seen, self.last, self.counts)
+
+
+EVERY_ROW = Compared()
+
+
+@dataclass(frozen=True, slots=True)
 class Judged:
-    """A sink whose rows can be read: its folder, and the columns of which each key's last row
-    counts; none where every row counts."""
+    """A sink whose rows can be read: its folder, and how they are compared."""
 
     name: str
     folder: Path
-    last: tuple[str, ...] = ()
+    compared: Compared = EVERY_ROW
 
 
 def judged_sinks(
@@ -49,8 +68,8 @@ def judged_sinks(
     for sink in topology.spec.sinks:
         settings = sink.settings
         if isinstance(settings, FilesSink):
-            columns = last.get(sink.name, totals_by(topology, sink.inputs))
-            found.append(Judged(sink.name, (folder / settings.path).resolve(), columns))
+            place = (folder / settings.path).resolve()
+            found.append(Judged(sink.name, place, compared(topology, sink, last)))
         else:
             others.append(sink.name)
     for name in last:
@@ -61,18 +80,26 @@ def judged_sinks(
     return tuple(found), tuple(others)
 
 
-def totals_by(topology: StreamTopology, inputs: Iterable[Any]) -> tuple[str, ...]:
-    """The key of the aggregate that a sink shows the changes of, if that is all it shows."""
-    edges = list(inputs)
+def compared(topology: StreamTopology, sink: Sink, last: Mapping[str, tuple[str, ...]]) -> Compared:
+    """By its totals where that is what a sink shows, or where ``last`` says so of it."""
+    by, counts = _totals(topology, sink)
+    columns = last.get(sink.name, by)
+    return Compared(columns, counts if set(columns) == set(by) else ())
+
+
+def _totals(topology: StreamTopology, sink: Sink) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(key, counts) of the aggregate that a sink shows the changes of, if that is all it shows."""
     producers = {one.name: one for one in topology.spec.processors}
-    if len(edges) != 1 or edges[0].columns:
-        return ()
-    producer = producers.get(edges[0].producer)
-    settings = producer.settings if producer is not None else None
+    if len(sink.inputs) != 1 or sink.inputs[0].columns:
+        return (), ()
+    producer = producers.get(sink.inputs[0].producer)
+    if producer is None:
+        return (), ()
+    settings = producer.settings
     if not isinstance(settings, AggregateSettings) or settings.emit is not Emit.CHANGES:
-        return ()
-    assert producer is not None
-    return tuple(producer.inputs[0].key)
+        return (), ()
+    counting = [one for one in settings.columns if one.function is AggregateFunction.COUNT]
+    return tuple(producer.inputs[0].key), tuple(one.name for one in counting)
 
 
 def named_function(text: str, folder: Path) -> Callable[[Path], Expected]:

@@ -10,7 +10,7 @@ import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,17 +128,24 @@ def _texts(fields: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     return {name.decode(errors=how): value.decode(errors=how) for name, value in fields}
 
 
-def judge(expected: Iterable[Row], seen: Iterable[Row], last: Sequence[str] = ()) -> SinkVerdict:
+def judge(
+    expected: Iterable[Row],
+    seen: Iterable[Row],
+    last: Sequence[str] = (),
+    counts: Collection[str] = (),
+) -> SinkVerdict:
     """Compare rows as a bag; with ``last`` only the last row of each key of these columns counts.
 
     A row that is there more often than expected is a duplicate; one that nobody expects is wrong.
-    With ``last`` a key is lost that has no row, or one whose numbers are all smaller where they
-    differ, as when records were not counted; it is a duplicate where they are all greater, and
-    wrong with any other row. Raises ``UnreadableError`` for rows without these columns.
+    With ``last`` a key is lost that has no row, or one that counts less than it should; it is a
+    duplicate where it counts more, and wrong with any other row. ``counts`` are the columns that
+    count records. What a sum, a mean or a least value that differs stands for nobody can tell: a
+    record that is lost may make it smaller or greater. Raises ``UnreadableError`` for rows without
+    the columns of ``last``.
     """
     wanted, found = list(expected), list(seen)
     if last:
-        return _judge_last(_latest(wanted, last), _latest(found, last), len(found))
+        return _judge_last(_latest(wanted, last), _latest(found, last), counts, len(found))
     return _judge_bag(Counter(map(_text, wanted)), Counter(map(_text, found)))
 
 
@@ -157,7 +164,9 @@ def _judge_bag(wanted: Counter[str], found: Counter[str]) -> SinkVerdict:
     )
 
 
-def _judge_last(wanted: Mapping[str, Row], found: Mapping[str, Row], seen: int) -> SinkVerdict:
+def _judge_last(
+    wanted: Mapping[str, Row], found: Mapping[str, Row], counts: Collection[str], seen: int
+) -> SinkVerdict:
     lost = {_text(row): 1 for key, row in wanted.items() if key not in found}
     doubled: dict[str, int] = {}
     wrong: dict[str, int] = {}
@@ -166,35 +175,39 @@ def _judge_last(wanted: Mapping[str, Row], found: Mapping[str, Row], seen: int) 
         if due is None:
             wrong[_text(row)] = 1
         elif _text(due) != _text(row):
-            less = _less(row, due)
-            among = wrong if less is None else lost if less else doubled
+            among = {-1: lost, 0: wrong, 1: doubled}[_counted(row, due, counts)]
             among[f"{_text(row)}, expected {_text(due)}"] = 1
     examples = (
         *_examples("lost", lost),
         *_examples("doubled", doubled),
         *_examples("wrong", wrong),
     )
-    counts = len(lost), len(doubled), len(wrong)
-    return SinkVerdict(len(wanted), seen, *counts, examples, totals=True)
+    sizes = len(lost), len(doubled), len(wrong)
+    return SinkVerdict(len(wanted), seen, *sizes, examples, totals=True)
 
 
-def _less(row: Row, due: Row) -> bool | None:
-    """Whether all numbers that differ are smaller in the first one, or all greater; None where it
-    is neither."""
+def _counted(row: Row, due: Row, counts: Collection[str]) -> int:
+    """-1 where those counts of a row that differ are too small, 1 where they are too great, 0 where
+    they do not say the same, or none differs."""
     if row.keys() != due.keys():
-        return None
-    differing = [(_number(row[name]), _number(due[name])) for name in row if row[name] != due[name]]
-    signs = {None if one is None or other is None else one < other for one, other in differing}
-    return signs.pop() if len(signs) == 1 else None
+        return 0
+    differing = [name for name in counts if row.get(name) != due.get(name)]
+    signs = {_sign(_count(row[name]), _count(due[name])) for name in differing}
+    return signs.pop() if len(signs) == 1 else 0
 
 
-def _number(value: object) -> float | None:
+def _sign(one: int | None, other: int | None) -> int:
+    """Of the difference of two counts; 0 where one of them is none."""
+    return 0 if one is None or other is None else (one > other) - (one < other)
+
+
+def _count(value: object) -> int | None:
     """Redis-protocol servers and CSV files hold numbers as texts."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if isinstance(value, bool) or not isinstance(value, int | str):
         return None
     try:
-        return float(value)
-    except (ValueError, OverflowError):
+        return int(value)
+    except ValueError:
         return None
 
 

@@ -61,6 +61,10 @@ class LocalTarget:
             raise ChaosError(f"{row.name} (pid {row.pid}) is still there after SIGKILL")
         return Victim(row.name, "SIGKILL")
 
+    def ended(self, victim: Victim) -> bool:
+        """Always: a strike is over when its victim is gone."""
+        return True
+
 
 def _lives(figures: Status) -> bool:
     return figures.pid is not None and ProcessId.of(figures.pid) is not None

@@ -84,7 +84,7 @@ def carry_out(
             told = _twin(work, folder, sinks, wanted.settle_s, course.last.roots)
         seen = {sink.name: ledger.read_rows(sink.folder) for sink in sinks}
         _same_input(target, course)
-        verdicts = {s.name: ledger.judge(told[s.name], seen[s.name], s.last) for s in sinks}
+        verdicts = {s.name: s.compared.judge(told[s.name], seen[s.name]) for s in sinks}
     except ledger.UnreadableError as error:
         raise ChaosError(str(error)) from error
     name, guarantee = work.identity.name, topology.spec.guarantee

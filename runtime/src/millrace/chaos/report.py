@@ -118,7 +118,10 @@ class Report:
                 "deletion: the pod may have served on, and helped to seal that window"
             )
         if self.course.missed:
-            told.append(f"{len(self.course.missed)} strikes found nothing of their kind to kill")
+            told.append(
+                f"{len(self.course.missed)} strikes found nothing of their kind to kill, or ended "
+                "nothing that was seen"
+            )
         if self.course.last.ended is not None:
             told.append(f"the run ended by itself ({self.course.last.ended})")
         if self.course.last.dead_letters:

@@ -70,7 +70,8 @@ class Victim:
     def seen_to_end(self) -> bool:
         """Whether it had ended when the strike was over. Of a deletion it is only known that the
         API server accepted it: a pod may serve on, for its grace period at most, or where its node
-        hears nothing until that is gone itself."""
+        hears nothing until that is gone itself. A node has ended as far as the command for it says
+        so (``Target.ended``)."""
         return self.way not in ("delete", "force")
 
 
@@ -87,4 +88,9 @@ class Target(Protocol):
     def kill(self, kind: VictimKind, chance: random.Random) -> Victim | None:
         """Kill one of a kind; None where there is none at the moment. Of several kinds at once it
         is asked by as many threads."""
+        ...
+
+    def ended(self, victim: Victim) -> bool | None:
+        """Whether a strike counts: not so one behind which nothing of its victim was seen to end;
+        None while that may still be seen."""
         ...

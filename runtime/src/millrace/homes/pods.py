@@ -7,7 +7,9 @@ Pure names and numbers; ``docs/pods.md`` says what each of them is for. The imag
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 from millrace.modes import NODE_VARIABLE, SECRETS_VARIABLE
 
@@ -174,8 +176,35 @@ _LONGEST_PREFIX = 47
 
 def state_url(ip: str, port: int = STATE_PORT) -> str:
     """Address of the state server in the pod with this IP."""
-    host = f"[{ip}]" if ":" in ip else ip
-    return f"redis://{host}:{port}"
+    return f"redis://{host_of(ip)}:{port}"
+
+
+def host_of(ip: str) -> str:
+    """An IP as hosts are written in front of a port: one of IPv6 in brackets."""
+    return f"[{ip}]" if ":" in ip else ip
+
+
+# -- what a pod's status says of a driver
+
+
+def driver_phase(status: Mapping[str, Any]) -> str:
+    """The phase of a driver's pod, as if nothing ran in it but the driver: the pod's own phase
+    waits for the containers that a mesh has put beside it, and goes by how they end."""
+    code = driver_exit_code(status)
+    if code is None:
+        return str(status.get("phase", "Pending"))
+    return "Succeeded" if code == 0 else "Failed"
+
+
+def driver_exit_code(status: Mapping[str, Any]) -> int | None:
+    """What the driver of a pod with this status ended with; None where it is not known to have
+    ended."""
+    for container in status.get("containerStatuses") or []:
+        if container.get("name") == Role.DRIVER.value:
+            ended = container.get("state", {}).get("terminated") or {}
+            code: int | None = ended.get("exitCode")
+            return code
+    return None
 
 
 # -- keys inside the ConfigMaps

@@ -45,9 +45,8 @@ def cluster_conf(
     nonce: str,
 ) -> dict[str, str]:
     """Spark's settings for executors in pods. Raises ``PodError``."""
-    host = required(environment, "KUBERNETES_SERVICE_HOST")
+    host = pods.host_of(required(environment, "KUBERNETES_SERVICE_HOST"))
     port = required(environment, "KUBERNETES_SERVICE_PORT")
-    host = f"[{host}]" if ":" in host else host
     kubernetes = {
         "namespace": identity.namespace,
         "driver.pod.name": identity.pod,
@@ -67,7 +66,7 @@ def cluster_conf(
     return {
         "spark.master": f"k8s://https://{host}:{port}",
         "spark.submit.deployMode": "client",
-        "spark.driver.host": identity.ip,
+        "spark.driver.host": pods.host_of(identity.ip),
         "spark.driver.bindAddress": identity.ip,
         "spark.driver.port": str(pods.SPARK_DRIVER_PORT),
         "spark.driver.blockManager.port": str(pods.SPARK_BLOCKS_PORT),

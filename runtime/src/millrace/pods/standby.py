@@ -91,7 +91,7 @@ def judge(pods: Iterable[Mapping[str, Any]], topology: str, uid: str, own: str) 
     before = sorted(number for number in drivers if number < me)
     for number in before:
         pod = drivers[number]
-        ended = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+        ended = names.driver_phase(pod.get("status", {})) in ("Succeeded", "Failed")
         if not ended and "deletionTimestamp" not in pod["metadata"]:
             return Outlook(Whose.THEIRS, f"{pod['metadata']['name']} is there")
     if not before:
@@ -101,22 +101,13 @@ def judge(pods: Iterable[Mapping[str, Any]], topology: str, uid: str, own: str) 
 
 def _after(last: Mapping[str, Any]) -> Outlook:
     name, status = last["metadata"]["name"], last.get("status", {})
-    if status.get("phase") == "Succeeded":
+    phase, code = names.driver_phase(status), names.driver_exit_code(status)
+    if phase == "Succeeded":
         return Outlook(Whose.NOBODYS, f"{name} has drained all input", ExitCode.OK)
-    code = _exit_code(status)
-    if status.get("phase") == "Failed" and code in _HOPELESS:
+    if phase == "Failed" and code in _HOPELESS:
         why = f"{name} ended with exit code {code}, and no other driver mends that"
         return Outlook(Whose.NOBODYS, why)
     return Outlook(Whose.OURS, f"{name} has ended or is to end")
-
-
-def _exit_code(status: Mapping[str, Any]) -> int | None:
-    for container in status.get("containerStatuses") or []:
-        ended = container.get("state", {}).get("terminated")
-        if ended is not None:
-            code: int | None = ended.get("exitCode")
-            return code
-    return None
 
 
 def _drivers(
