@@ -74,6 +74,16 @@ def test_events_are_followed_from_now_on_whole_lines_only(tmp_path: Path) -> Non
     assert [e.kind for e in follower.new()] == ["Rotated"]
 
 
+def test_events_that_cannot_be_read_now_are_read_later(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.symlink_to(path)
+    follower = EventFollower(path)
+    assert follower.new() == []
+    path.unlink()
+    RunLog(JournalFiles(tmp_path / "status.json", path), SystemClock()).add("Late", "x")
+    assert [event.kind for event in follower.new()] == ["Late"]
+
+
 def test_nobody_is_held_up_by_a_sink_that_fails() -> None:
     """A pipe holds 64 KiB: who writes more would wait for ever, were it not read."""
     pump = LogPump()

@@ -65,7 +65,7 @@ def row_of(path: Path) -> dict[str, Any]:
 
     try:
         document = overview(find_folder(path))
-    except MillraceError as error:
+    except (MillraceError, OSError) as error:
         nothing = dict.fromkeys(("sealed", "roots", "deadLetters", "topology"))
         return {"name": path.name, "state": f"unreadable: {error}", **nothing, "workdir": str(path)}
     return {

@@ -131,7 +131,8 @@ class Crew:
         post = self.posts[name]
         if post.child is None:
             return False
-        said = post.spec.ready is None or post.spec.ready.exists()
+        # Not Path.exists(), which raises where the folder cannot be read for a moment.
+        said = post.spec.ready is None or os.path.exists(post.spec.ready)
         return said or self._clock.monotonic_s() - post.started_s >= after_s
 
     def start_due(self) -> tuple[list[Post], list[Failure]]:
