@@ -42,6 +42,26 @@ def test_the_pump_brings_everything_that_was_written_before_settle() -> None:
     pump.close()
 
 
+def test_what_has_no_end_of_line_comes_in_pieces() -> None:
+    lines: list[str] = []
+    cut = Lines(lines.append, longest_bytes=10)
+    for _ in range(9):
+        cut.write(b"\r42%")
+    cut.write(b"done\nnext")
+    assert lines == ["\r42%" * 3] * 3 + ["done"]
+    cut.write(b"\n")
+    assert lines[4:] == ["next"]
+
+
+def test_a_row_of_a_sink_comes_in_one_piece() -> None:
+    lines: list[str] = []
+    shown = Lines(lines.append)
+    for _ in range(64):
+        shown.write(b"x" * (1 << 16))
+    shown.write(b"\n")
+    assert [len(line) for line in lines] == [1 << 22]
+
+
 def test_the_cause_of_a_death_is_the_last_error_that_was_written() -> None:
     lines = [
         "2030-01-01 INFO millrace.driver all is well",
