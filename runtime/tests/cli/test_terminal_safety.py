@@ -153,6 +153,15 @@ def test_what_looks_like_markup_or_emoji_is_shown_as_it_is(at_terminal, monkeypa
     assert "\x1b]8" not in at_terminal.getvalue()
 
 
+def test_json_of_state_stays_json_and_steers_nothing(capsys) -> None:
+    harm = f"{EVIL}\x7f\x80\u2028"
+    rows = pa.RecordBatch.from_pydict({harm: [harm], "n": [1]})
+    state._print(StateRows(9, 1, rows), True)
+    shown = capsys.readouterr().out
+    assert steering(shown) == []
+    assert json.loads(shown) == {"window": 9, "key": {harm: harm}, "state": {"n": 1}}
+
+
 @pytest.mark.parametrize("kind", [Lines, Panel])
 def test_progress_events_and_output_of_a_run_are_made_safe(kind, tmp_path) -> None:
     write_json(tmp_path / "status.json", {"state": EVIL, "updated": 1e12, "execution": 1})

@@ -71,6 +71,11 @@ def print_plain(text: str) -> None:
     sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
 
 
+def print_json(text: str) -> None:
+    """A line of JSON, in which what steers is written out as JSON does it, as ``\\u001b``."""
+    print_plain(_STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+
+
 def print_error(error: MillraceError) -> None:
     """One line ``error: …`` for each problem, on standard error."""
     messages: tuple[Any, ...] = (error,)
