@@ -95,6 +95,7 @@ def test_the_old_file_stays_until_the_new_one_is_on_disk(
     with pytest.raises(OSError, match="broken"):
         WRITERS[name](path)
     assert path.read_bytes() == old if old else not path.exists()
+    assert not [one.name for one in tmp_path.iterdir() if one.suffix == ".new"]
 
 
 def test_a_file_that_need_not_be_on_disk_is_not_waited_for(tmp_path: Path, disk: Disk) -> None:

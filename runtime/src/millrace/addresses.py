@@ -198,6 +198,17 @@ def tls_files(address: str) -> dict[str, str]:
     return {name: options[name] for name in _SSL_FILES if name in options}
 
 
+def differ_in_password(one: str, other: str) -> bool:
+    """Whether two addresses of Redis-protocol servers are the same but for their passwords."""
+    bare = []
+    for address in (one, other):
+        try:
+            bare.append(without_password(address, apart=redis_fault(address) is not None)[0])
+        except StateServerError:
+            return False
+    return one != other and bare[0] == bare[1]
+
+
 def without_password(address: str, *, apart: bool = False) -> tuple[str, str | None]:
     """An address that may stand in lists of processes, and the password that it carried.
 

@@ -3,7 +3,8 @@
 The content goes into a draft beside the file; the draft gets the file's name once all of it is on
 disk, and then the folder is brought to disk, without which a rename may be undone by a crash. So
 whoever dies anywhere in between leaves the old file or the new one, and perhaps a draft, whose name
-begins with a dot. What is written is its user's alone, whatever the umask is.
+begins with a dot; whoever cannot write it takes it away again. What is written is its user's
+alone, whatever the umask is.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from millrace.modes import private_opener
@@ -20,8 +22,13 @@ def replace(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Replace a file; on disk on return if ``durable``, else a crash may leave either or none."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.new")
     draft.unlink(missing_ok=True)
-    _write(draft, data, durable)
-    os.replace(draft, path)
+    try:
+        _write(draft, data, durable)
+        os.replace(draft, path)
+    except OSError:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
     if durable:
         sync_folder(path.parent)
 

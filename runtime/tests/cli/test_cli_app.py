@@ -100,6 +100,14 @@ def test_every_problem_is_a_line_on_standard_error(copy):
     ]
 
 
+def test_what_the_system_refuses_is_one_line_and_no_traceback(tmp_path):
+    done = run("stop", "--workdir", str(tmp_path / ("x" * 300)))
+    assert done.returncode == ExitCode.WORK_FOLDER
+    assert done.stderr.startswith("error: ")
+    assert "File name too long" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_a_missing_file_is_an_invalid_topology(tmp_path):
     done = run("validate", str(tmp_path / "none.yaml"))
     assert done.returncode == ExitCode.INVALID_TOPOLOGY

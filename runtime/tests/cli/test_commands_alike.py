@@ -135,7 +135,7 @@ def test_logs_are_chosen_by_role_or_process(folder, tmp_path) -> None:
 
 def following(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-u", "-m", "millrace.cli.app", *arguments],
+        [sys.executable, "-m", "millrace.cli.app", *arguments],
         stdout=subprocess.PIPE,
         text=True,
         cwd=cwd,

@@ -9,23 +9,29 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+import typer
 from cli_support import topology
 from rich.table import Table
 from rich.text import Text
 
+from millrace.cli import list_, output, state
 from millrace.cli.output import SafeConsole, visible
 from millrace.cli.progress import Lines, Panel
 from millrace.clock import SystemClock
+from millrace.errors import MillraceError
 from millrace.homes.documents import RunEvent
 from millrace.local.files import write_json
 from millrace.local.inspect.letters import Letter
+from millrace.local.inspect.state import StateRows
 from millrace.local.logs import RunLog
 from millrace.local.workdir import open_folder
 from millrace.state.journalfiles import JournalFiles
 
-EVIL = "a\x1b[2J\x1b]0;owned\x07b\x9b31mc\rd\u202ee\x00f"
-SHOWN = r"a\x1b[2J\x1b]0;owned\x07b\x9b31mc\x0dd\u202ee\x00f"
+MARKUP = r"\[/b] \[link=x]y :key: \[0] [bold]z [/]"
+EVIL = f"a\x1b[2J\x1b]0;owned\x07b\x9b31mc\rd\u202e{MARKUP}e\x00f"
+SHOWN = rf"a\x1b[2J\x1b]0;owned\x07b\x9b31mc\x0dd\u202e{MARKUP}e\x00f"
 SPEC = """
   sources: [{name: lines, files: {path: texts}}]
   sinks: [{name: out, inputs: [{from: lines}], files: {path: out}}]
@@ -117,6 +123,43 @@ def test_everything_that_is_drawn_is_made_safe() -> None:
     console.print(table, EVIL, Text(EVIL, "bold"), soft_wrap=True)
     assert steering(out.getvalue()) == []
     assert out.getvalue().count(r"\x1b]0;owned") >= 4
+
+
+@pytest.fixture
+def at_terminal(monkeypatch) -> io.StringIO:
+    """What commands draw, as for a terminal with colours that is wide enough."""
+    out = io.StringIO()
+
+    def wide(**settings) -> SafeConsole:
+        settings.pop("stderr")
+        return SafeConsole(file=out, force_terminal=True, width=400, **settings)
+
+    monkeypatch.setattr(output, "SafeConsole", wide)
+    return out
+
+
+def test_what_looks_like_markup_or_emoji_is_shown_as_it_is(at_terminal, monkeypatch, place) -> None:
+    output.print_error(MillraceError(EVIL))
+    output.print_warning(EVIL)
+    output.print_note(EVIL)
+    rows = pa.RecordBatch.from_pydict({"word": [EVIL], "n": [1]})
+    state._print(StateRows(9, 1, rows), False)
+    row = dict.fromkeys(("name", "state", "sealed", "roots", "deadLetters"), 1)
+    monkeypatch.setattr(list_, "row_of", lambda _: {**row, "topology": EVIL})
+    app = typer.Typer()
+    list_.register(app)
+    app.registered_commands[0].callback(folder=place)
+    assert at_terminal.getvalue().count(SHOWN) == 5
+    assert "\x1b]8" not in at_terminal.getvalue()
+
+
+def test_json_of_state_stays_json_and_steers_nothing(capsys) -> None:
+    harm = f"{EVIL}\x7f\x80\u2028"
+    rows = pa.RecordBatch.from_pydict({harm: [harm], "n": [1]})
+    state._print(StateRows(9, 1, rows), True)
+    shown = capsys.readouterr().out
+    assert steering(shown) == []
+    assert json.loads(shown) == {"window": 9, "key": {harm: harm}, "state": {"n": 1}}
 
 
 @pytest.mark.parametrize("kind", [Lines, Panel])

@@ -42,6 +42,26 @@ def test_the_pump_brings_everything_that_was_written_before_settle() -> None:
     pump.close()
 
 
+def test_what_has_no_end_of_line_comes_in_pieces() -> None:
+    lines: list[str] = []
+    cut = Lines(lines.append, longest_bytes=10)
+    for _ in range(9):
+        cut.write(b"\r42%")
+    cut.write(b"done\nnext")
+    assert lines == ["\r42%" * 3] * 3 + ["done"]
+    cut.write(b"\n")
+    assert lines[4:] == ["next"]
+
+
+def test_a_row_of_a_sink_comes_in_one_piece() -> None:
+    lines: list[str] = []
+    shown = Lines(lines.append)
+    for _ in range(64):
+        shown.write(b"x" * (1 << 16))
+    shown.write(b"\n")
+    assert [len(line) for line in lines] == [1 << 22]
+
+
 def test_the_cause_of_a_death_is_the_last_error_that_was_written() -> None:
     lines = [
         "2030-01-01 INFO millrace.driver all is well",
@@ -72,6 +92,16 @@ def test_events_are_followed_from_now_on_whole_lines_only(tmp_path: Path) -> Non
     path.replace(tmp_path / "events.jsonl.1")
     log.add("Rotated", "in a new file")
     assert [e.kind for e in follower.new()] == ["Rotated"]
+
+
+def test_events_that_cannot_be_read_now_are_read_later(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.symlink_to(path)
+    follower = EventFollower(path)
+    assert follower.new() == []
+    path.unlink()
+    RunLog(JournalFiles(tmp_path / "status.json", path), SystemClock()).add("Late", "x")
+    assert [event.kind for event in follower.new()] == ["Late"]
 
 
 def test_nobody_is_held_up_by_a_sink_that_fails() -> None:

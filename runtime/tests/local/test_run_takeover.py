@@ -6,12 +6,16 @@ import fcntl
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import psutil
 from standins import Run, alive, running, until
 
 from millrace.errors import ExitCode
+from millrace.local.processes import marked
+from millrace.local.takeover import Holder, take_over
+from millrace.local.workdir import MARK
 
 
 def test_the_newer_run_fences_the_older_one(tmp_path: Path) -> None:
@@ -73,6 +77,28 @@ def test_a_claim_does_not_kill_a_process_that_only_has_the_old_pid(tmp_path: Pat
     finally:
         stranger.kill()
         stranger.wait()
+
+
+def test_a_newer_run_is_seen_once_its_claim_can_be_read(tmp_path: Path) -> None:
+    lease = take_over(tmp_path, lambda _: None)
+    claim = tmp_path / "run.json"
+    newer = {**json.loads(claim.read_text()), "generation": 2}
+    claim.unlink()
+    claim.symlink_to(claim)
+    assert lease.newer() is None
+    claim.unlink()
+    claim.write_text(json.dumps(newer))
+    assert lease.newer() == Holder(**newer)
+    lease.release()
+
+
+def test_processes_of_a_folder_whose_name_is_no_text_are_found(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"\xff")
+    with subprocess.Popen(["sleep", "60"], env={MARK: str(folder)}) as process:
+        try:
+            assert [one.pid for one in marked(folder)] == [process.pid]
+        finally:
+            process.kill()
 
 
 def _generation(folder: Path) -> int:

@@ -29,6 +29,21 @@ def test_a_signal_lets_the_driver_drain_and_ends_everything(
         assert run.processes() == {}
 
 
+def test_a_run_outlives_its_session_where_that_was_asked_for(tmp_path: Path) -> None:
+    """``nohup`` says so by ignoring the signal."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with running(tmp_path) as run:
+            run.up()
+            status = Path(f"/proc/{run.pid}/status").read_text()
+            os.kill(run.pid, signal.SIGTERM)
+            assert run.result()["reason"] == "asked"
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    ignored = int(status.partition("SigIgn:")[2].split()[0], 16)
+    assert ignored & 1 << signal.SIGHUP - 1
+
+
 def test_a_second_signal_kills_a_driver_that_does_not_drain(tmp_path: Path) -> None:
     with running(tmp_path) as run:
         run.up()

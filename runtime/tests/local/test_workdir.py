@@ -7,10 +7,12 @@ import os
 import stat
 import subprocess
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+from millrace import checked
 from millrace.clock import SystemClock
 from millrace.errors import ExitCode, WorkFolderError
 from millrace.local.files import write_json
@@ -125,6 +127,39 @@ def test_a_fresh_start_that_was_cut_short_is_finished_by_the_next_run(tmp_path: 
     assert again.uid == "new"
     assert not again.identity.clearing
     assert not (tmp_path / "state-0").exists()
+
+
+def test_who_does_not_hold_a_folder_leaves_it_as_it_is(tmp_path: Path) -> None:
+    """A fresh start may be under way in it."""
+    folder = opened(tmp_path)
+    (tmp_path / "state-0").mkdir()
+    clearing = replace(folder.identity, clearing=True)
+    write_json(tmp_path / "identity.json", checked.with_checksum(asdict(clearing)))
+    before = sorted(tmp_path.iterdir())
+    looked = open_folder(tmp_path, "counts", Path("moved.yaml"), CLOCK, held=False)
+    assert looked.identity == clearing
+    assert sorted(tmp_path.iterdir()) == before
+    assert opened(tmp_path).identity == folder.identity
+
+
+@pytest.mark.parametrize("left", [".probe.17", ".identity.json.17.140.new"])
+def test_what_a_first_start_left_that_was_killed_is_no_hindrance(tmp_path: Path, left: str) -> None:
+    (tmp_path / left).touch()
+    assert opened(tmp_path).identity.name == "counts"
+
+
+def test_a_first_start_on_a_full_disk_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(WorkFolderError, match="No space left"):
+            opened(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert opened(tmp_path).identity.name == "counts"
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022])

@@ -105,6 +105,21 @@ def test_a_port_that_was_taken_in_between_is_replaced(
             EmbeddedServer.start(tmp_path, options=EmbeddedOptions(port=port))
 
 
+def test_another_user_who_took_the_port_is_not_told_the_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        monkeypatch.setattr(embedded, "free_port", lambda: taken.getsockname()[1])
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        with pytest.raises(StateServerError, match="is in use"):
+            EmbeddedServer.start(tmp_path, options=EmbeddedOptions(bind_attempts=1))
+        taken.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            taken.accept()
+
+
 def test_a_server_that_cannot_start_shows_the_end_of_its_log(tmp_path: Path) -> None:
     (tmp_path / "appendonlydir").write_text("not a folder")
     with pytest.raises(StateServerError, match=r"(?s)ended with code 1.*its log.*appendonly"):

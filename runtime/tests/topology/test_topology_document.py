@@ -96,6 +96,28 @@ def test_a_field_name_that_yaml_reads_as_a_boolean_is_refused():
     assert problem.remedy == 'put it in quotes: "on"'
 
 
+def test_an_override_changes_the_place_that_it_names_and_no_alias_of_it():
+    text = """
+      spec:
+        processors:
+          - {name: a, inputs: &in [{from: lines, key: [word]}]}
+          - {name: b, inputs: *in}
+        sinks:
+          - {name: x, files: &f {path: out, options: &o {a: 1}}}
+          - {name: y, files: {<<: *f}}
+    """
+    overrides = [
+        "spec.processors[a].inputs[0].key=[user]",
+        "spec.sinks[y].files.options.a=2",
+        "spec.sinks[x].console={p: &new {q: 1}, r: *new}",
+        "spec.sinks[x].console.p.q=2",
+    ]
+    spec = read_document(text, overrides).data["spec"]
+    assert [part["inputs"][0]["key"] for part in spec["processors"]] == [["user"], ["word"]]
+    assert [part["files"]["options"]["a"] for part in spec["sinks"]] == [1, 2]
+    assert spec["sinks"][0]["console"] == {"p": {"q": 2}, "r": {"q": 1}}
+
+
 def test_merge_keys_and_aliases_work():
     document = read_document("base: &b {x: 1, y: 2}\nspec:\n  <<: *b\n  y: 3\n")
     assert document.data["spec"] == {"x": 1, "y": 3}

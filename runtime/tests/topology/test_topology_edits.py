@@ -66,6 +66,39 @@ def test_each_edit_has_its_effect_and_a_reason(override, effect):
         assert "change it back" in edit.reason
 
 
+SECRET = {"secretRef": {"name": "own", "key": "password"}}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "effect"),
+    [
+        ({"url": "redis://:old@h"}, {"url": "redis://:new@h"}, Effect.RESTART),
+        ({"url": "redis://me:old@h"}, {"url": "redis://me@h", "password": SECRET}, Effect.RESTART),
+        ({"url": "redis://h?password=a&db=1"}, {"url": "redis://h?db=1"}, Effect.RESTART),
+        ({"url": "redis://:old@h"}, {"url": "redis://:old@other"}, Effect.REFUSED),
+        ({"url": "redis://:old@h/1"}, {"url": "redis://:new@h/2"}, Effect.REFUSED),
+        ({"url": "redis://me:old@h"}, {"url": "redis://you:old@h"}, Effect.REFUSED),
+    ],
+)
+def test_another_password_is_no_other_server(old, new, effect):
+    def made(server):
+        data = copy.deepcopy(WORDCOUNT)
+        data["spec"]["stateServers"] = server
+        data["spec"]["sinks"].append(
+            {"name": "r", "inputs": [{"from": "counts"}], "redis": {**server, "key": "a:{word}"}}
+        )
+        return model(data)
+
+    found = classify(made(old), made(new))
+    assert {e.path for e in found} >= {"spec.stateServers.url", "spec.sinks[r].redis.url"}
+    assert {e.effect for e in found} == {effect}
+
+
+def test_a_namespace_that_is_named_changes_nothing_on_one_machine():
+    (edit,) = edits("metadata.namespace=jobs")
+    assert edit.effect is Effect.NONE
+
+
 def test_an_edit_names_the_component_and_both_values():
     (edit,) = edits("spec.sources[lines].files.path=other")
     assert (edit.path, edit.old, edit.new) == ("spec.sources[lines].files.path", "texts", "other")

@@ -8,6 +8,7 @@ from topology_texts import WORDCOUNT, WORDS_MODULE, at, changed, problems_in
 
 from millrace.errors import ExitCode, TopologyError
 from millrace.topology.load import load, parse
+from millrace.topology.model import API_VERSION
 from millrace.topology.problems import NOTHING, InvalidTopologyError
 
 
@@ -164,18 +165,59 @@ def test_loading_names_the_folders(tmp_path):
     assert loaded.topology.spec.parallelism == 3
 
 
-@pytest.mark.parametrize("kind", ["missing", "folder", "binary"])
+@pytest.mark.parametrize("kind", ["missing", "folder", "binary", "loop"])
 def test_a_file_that_cannot_be_read_says_why(tmp_path, kind):
     file = tmp_path / "t.yaml"
     if kind == "folder":
         file.mkdir()
     elif kind == "binary":
         file.write_bytes(b"name: \xff\xfe")
+    elif kind == "loop":
+        file.symlink_to(file)
     with pytest.raises(InvalidTopologyError) as caught:
         load(file)
-    expected = {"missing": "does not exist", "folder": "is a folder", "binary": "UTF-8 text"}
+    expected = {
+        "missing": "does not exist",
+        "folder": "is a folder",
+        "binary": "UTF-8 text",
+        "loop": "cannot be read: Too many levels",
+    }
     assert expected[kind] in str(caught.value)
     assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("2024-01-01", "is a date"),
+        ("2024-01-01T10:00:00Z", "is a date"),
+        ("!!binary /w==", "is binary data"),
+        ("!!set {a, b}", "is a set"),
+        ("!!omap [a: 1]", "is a value of YAML alone"),
+        (".nan", "is a number that JSON does not have"),
+        (f"!!int '0x{'f' * 6000}'", "is a number that JSON does not have"),
+    ],
+)
+@pytest.mark.parametrize("section", ["sources", "sinks"])
+def test_options_that_json_does_not_have_are_named_with_their_lines(section, value, words):
+    plain = {"sources": "generator: {count: 1}", "sinks": "files: {path: out}"}
+    custom = 'custom: {class: "m:C", options: {since: [1, null, {at: VALUE}]}}'
+    plain[section] = custom.replace("VALUE", value)
+    text = f"""apiVersion: {API_VERSION}
+kind: StreamTopology
+metadata: {{name: dated}}
+spec:
+  sources: [{{name: s, {plain["sources"]}}}]
+  sinks: [{{name: o, inputs: [{{from: s}}], {plain["sinks"]}}}]
+"""
+    with pytest.raises(InvalidTopologyError) as caught:
+        parse(text)
+    (problem,) = caught.value.problems
+    assert problem.path.startswith(f"spec.{section}[0].custom.options.since[2].at")
+    assert problem.line == (5 if section == "sources" else 6)
+    assert problem.message.startswith(words)
+    assert "put it in quotes" in str(problem)
+    assert parse(text.replace(value, "[1, 2.5, true, null, text]")).name == "dated"
 
 
 def test_the_model_cannot_be_changed():

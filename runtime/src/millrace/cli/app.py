@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import sys
 from typing import Annotated
@@ -27,7 +28,7 @@ from millrace.cli import (
     validate,
 )
 from millrace.cli.output import SafeConsole, exit_codes, print_error, visible
-from millrace.errors import MillraceError
+from millrace.errors import ExitCode, MillraceError, WorkFolderError
 
 _COMMANDS = (
     validate,
@@ -99,6 +100,11 @@ def main() -> None:
     except MillraceError as error:
         print_error(error)
         raise SystemExit(int(error.exit_code)) from None
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            raise
+        print_error(WorkFolderError(str(error)))
+        raise SystemExit(int(ExitCode.WORK_FOLDER)) from None
 
 
 def _print_version(wanted: bool) -> None:

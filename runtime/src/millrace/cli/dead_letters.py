@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from millrace.cli.cluster.options import Context, Namespace, cluster_topology
 from millrace.cli.folders import NamedTopology, WorkDir, named_folder
 from millrace.cli.options import TopologyOption, one_file
-from millrace.cli.output import console, counted, print_plain, print_warning
+from millrace.cli.output import console, counted, literal, print_plain, print_warning
 from millrace.errors import MillraceError
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ def list_letters(
     _warn_of_damaged(letters)
     table = Table("id", "processor", "source", "replays", "error", "payload", box=None)
     for segment, damaged in _by_object(letters).items():
-        table.add_row(*(escape(text) for text in _damaged_row(segment, damaged)))
+        table.add_row(*(literal(text) for text in _damaged_row(segment, damaged)))
     for letter in letters:
         if letter.damaged:
             continue
@@ -91,9 +90,9 @@ def list_letters(
         asked = f" ({letter.asked} asked)" if letter.asked else ""
         found = f"{letter.source}: {letter.where or f'offset {letter.offset}'}"
         table.add_row(
-            *(escape(text) for text in (letter.id + asked, letter.processor, found)),
+            *(literal(text) for text in (letter.id + asked, letter.processor, found)),
             str(letter.replays),
-            *(escape(text) for text in (error, _short(letter.payload))),
+            *(literal(text) for text in (error, _short(letter.payload))),
         )
     console().print(table)
 

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
-from rich.text import Text
 
-from millrace.cli.output import console, print_plain
+from millrace.cli.output import console, literal, print_plain
 from millrace.errors import MillraceError
 
 Folder = Annotated[
@@ -48,7 +47,7 @@ def register(app: typer.Typer) -> None:
         table = Table("topology", "state", "sealed", "roots", "dead letters", "file", box=None)
         for row in rows:
             cells = (row["name"], row["state"], row["sealed"], row["roots"], row["deadLetters"])
-            table.add_row(*(Text(_shown(cell)) for cell in (*cells, row["topology"])))
+            table.add_row(*(literal(_shown(cell)) for cell in (*cells, row["topology"])))
         console().print(table)
 
 
@@ -66,7 +65,7 @@ def row_of(path: Path) -> dict[str, Any]:
 
     try:
         document = overview(find_folder(path))
-    except MillraceError as error:
+    except (MillraceError, OSError) as error:
         nothing = dict.fromkeys(("sealed", "roots", "deadLetters", "topology"))
         return {"name": path.name, "state": f"unreadable: {error}", **nothing, "workdir": str(path)}
     return {

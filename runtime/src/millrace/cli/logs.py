@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -59,6 +60,7 @@ def register(app: typer.Typer) -> None:
                 time.sleep(LOOK_S)
                 for tail in tails:
                     _print(tail.new(), tail.name if named else None)
+                sys.stdout.flush()
         except KeyboardInterrupt:
             return
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.text import Text
 
 from millrace.errors import ExitCode, MillraceError
 from millrace.topology.problems import InvalidTopologyError
@@ -35,6 +36,11 @@ def _written_out(found: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
+def literal(text: str, style: str = "") -> Text:
+    """A text as it is, whatever brackets and colons stand in it; what steers is written out."""
+    return Text(visible(text), style)
+
+
 class SafeConsole(Console):
     """A console whose texts cannot steer the terminal; its own styles and controls do."""
 
@@ -49,11 +55,14 @@ class SafeConsole(Console):
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console as wide as the terminal, or wide enough for most lines where there is none."""
-    made = SafeConsole(stderr=stderr, highlight=False)
-    if made.is_terminal:
-        return made
-    return SafeConsole(stderr=stderr, highlight=False, width=_PIPED_WIDTH)
+    """A console as wide as the terminal, or wide enough for most lines where there is none.
+
+    It takes no text for markup or emoji: styles come with ``Text``.
+    """
+    made = SafeConsole(stderr=stderr, highlight=False, markup=False, emoji=False)
+    if not made.is_terminal:
+        made.width = _PIPED_WIDTH
+    return made
 
 
 def print_plain(text: str) -> None:
@@ -62,18 +71,23 @@ def print_plain(text: str) -> None:
     sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
 
 
+def print_json(text: str) -> None:
+    """A line of JSON, in which what steers is written out as JSON does it, as ``\\u001b``."""
+    print_plain(_STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+
+
 def print_error(error: MillraceError) -> None:
     """One line ``error: …`` for each problem, on standard error."""
     messages: tuple[Any, ...] = (error,)
     if isinstance(error, InvalidTopologyError):
         messages = error.problems
     for message in messages:
-        console(stderr=True).print(f"[bold red]error:[/] {_escaped(str(message))}", soft_wrap=True)
+        _print_line("error:", "bold red", str(message))
 
 
 def print_note(text: str) -> None:
     """A line beside the results, on standard error."""
-    console(stderr=True).print(_escaped(text), soft_wrap=True)
+    console(stderr=True).print(literal(text), soft_wrap=True)
 
 
 def counted(count: int, word: str) -> str:
@@ -89,7 +103,7 @@ def moment(seconds: float) -> str:
 
 def print_warning(text: str) -> None:
     """One line on standard error, shown with ``--quiet`` too."""
-    console(stderr=True).print(f"[bold yellow]warning:[/] {_escaped(text)}", soft_wrap=True)
+    _print_line("warning:", "bold yellow", text)
 
 
 def exit_codes() -> str:
@@ -118,6 +132,6 @@ def exit_codes() -> str:
     return ", ".join(f"{code.value} {meanings[code]}" for code in ExitCode)
 
 
-def _escaped(text: str) -> str:
-    # Paths such as spec.sources[0] must not be taken for markup.
-    return text.replace("[", r"\[")
+def _print_line(label: str, style: str, text: str) -> None:
+    line = Text.assemble((label, style), " ", literal(text))
+    console(stderr=True).print(line, soft_wrap=True)

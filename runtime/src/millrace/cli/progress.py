@@ -9,13 +9,12 @@ from pathlib import Path
 from rich.console import Console, Group, RenderableType
 from rich.control import Control
 from rich.live import Live
-from rich.markup import escape
 from rich.segment import ControlType
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from millrace.cli.output import counted, moment
+from millrace.cli.output import counted, literal, moment
 from millrace.clock import Clock
 from millrace.homes.documents import RunEvent, RunningWindow, Status
 from millrace.protocol.types import Totals
@@ -99,7 +98,7 @@ class Quiet:
     def output(self, line: str) -> None:
         """A line for standard output: as it is where another program reads it."""
         if self.console.is_terminal:
-            self.console.print(Text(line), soft_wrap=True)
+            self.console.print(literal(line), soft_wrap=True)
         else:
             self.console.file.write(f"{line}\n")
             self.console.file.flush()
@@ -132,7 +131,7 @@ class Lines(Quiet):
             self._show(event)
 
     def tell(self, text: str) -> None:
-        self.console.print(escape(text), soft_wrap=True)
+        self.console.print(literal(text), soft_wrap=True)
 
     def progress(self) -> None:
         self._show_events()
@@ -143,7 +142,7 @@ class Lines(Quiet):
         if line != self._last:
             self._last = line
             begin_line(self.console)
-            self.console.print(f"{moment(self._clock.now_s())} {line}", soft_wrap=True)
+            self.console.print(literal(f"{moment(self._clock.now_s())} {line}"), soft_wrap=True)
 
     def finish(self) -> None:
         self._show_events()
@@ -163,7 +162,7 @@ class Lines(Quiet):
     def _show(self, event: RunEvent) -> None:
         style = "yellow" if event.warning else "dim"
         begin_line(self.console)
-        self.console.print(Text(event_line(event), style), soft_wrap=True)
+        self.console.print(literal(event_line(event), style), soft_wrap=True)
 
 
 class Panel(Lines):

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
-from millrace.cli.output import counted
+from millrace.cli.output import counted, literal
 from millrace.errors import ExitCode
 from millrace.homes.documents import Status
 from millrace.local.supervisor import RunResult
@@ -95,11 +95,12 @@ class Report:
 
     def show(self, console: Console) -> None:
         """Print it for people."""
-        console.print(f"[bold]{escape(self.name)}[/] {self._ending()}", soft_wrap=True)
+        headline = Text.assemble((self.name, "bold"), " ", self._ending())
+        console.print(headline, soft_wrap=True)
         facts = list(self._facts())
         width = max(16, *(len(label) + 2 for label, _ in facts))
         for label, text in facts:
-            console.print(f"  {escape(label):<{width}}{escape(text)}", soft_wrap=True)
+            console.print(literal(f"  {label:<{width}}{text}"), soft_wrap=True)
 
     def _facts(self) -> Iterator[tuple[str, str]]:
         yield "roots", _roots(self.here)
@@ -117,20 +118,21 @@ class Report:
             yield f"sink {name}", place
         yield "work folder", str(self.folder.path)
 
-    def _ending(self) -> str:
+    def _ending(self) -> Text:
         after = f"after {self.seconds:.1f} s"
         if self.result.reason == "drained":
-            return f"is drained {after}: all input is processed and published"
+            return Text(f"is drained {after}: all input is processed and published")
         if self.result.reason == "asked":
-            return f"was stopped {after}; the next millrace run goes on where it stopped"
+            return Text(f"was stopped {after}; the next millrace run goes on where it stopped")
         if self.result.reason == "fenced":
-            return f"was fenced {after}: a newer run has taken over"
+            return Text(f"was fenced {after}: a newer run has taken over")
         kept = "nothing is lost"
         if self.result.reason == "lost":
             kept = "all copies of some state are gone"
         code = self.result.code
         name = ExitCode(code).name if code in ExitCode.__members__.values() else "unknown"
-        return f"[bold red]failed[/] {after} (exit code {code}, {name}); {kept}"
+        how = f" {after} (exit code {code}, {name}); {kept}"
+        return Text.assemble(("failed", "bold red"), how)
 
 
 def _roots(totals: Mapping[str, int]) -> str:

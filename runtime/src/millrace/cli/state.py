@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from millrace.cli.cluster.options import Context, Namespace, cluster_topology
 from millrace.cli.folders import WorkDir, named_folder
 from millrace.cli.options import TopologyOption
-from millrace.cli.output import console, counted, print_note, print_plain, visible
+from millrace.cli.output import console, counted, literal, print_json, print_note, visible
 
 if TYPE_CHECKING:
     from millrace.local.inspect.state import Holder, StateRows
@@ -116,10 +115,10 @@ def _print(found: StateRows, as_json: bool, limit: int | None = None) -> None:
                 f"{json.dumps(name)}: {value}" for name, value in zip(names, values, strict=True)
             ]
             key, state = ", ".join(fields[: found.keys]), ", ".join(fields[found.keys :])
-            print_plain(f'{{"window": {found.window}, "key": {{{key}}}, "state": {{{state}}}}}')
+            print_json(f'{{"window": {found.window}, "key": {{{key}}}, "state": {{{state}}}}}')
         return
-    table = Table(*(escape(name) for name in names), box=None)
+    table = Table(*(visible(name) for name in names), box=None)
     texts = [as_text(plain(column)).to_pylist() for column in rows.columns]
     for cells in zip(*texts, strict=True):
-        table.add_row(*("" if cell is None else escape(visible(cell)) for cell in cells))
+        table.add_row(*("" if cell is None else literal(cell) for cell in cells))
     console().print(table)

@@ -18,7 +18,7 @@ from rich.text import Text
 from millrace.cli.cluster.options import Context, Namespace, cluster_topology
 from millrace.cli.folders import NamedTopology, WorkDir, named_folder
 from millrace.cli.options import TopologyOption, one_file
-from millrace.cli.output import console, counted, moment, print_plain
+from millrace.cli.output import console, counted, literal, moment, print_plain
 
 Watch = Annotated[
     bool, typer.Option("--watch", "-w", help="Show it anew every second, until Ctrl-C.")
@@ -99,12 +99,12 @@ def _watch(look: Callable[[], dict[str, Any]]) -> None:
 def drawn(document: Mapping[str, Any]) -> RenderableType:
     """The overview for people."""
     parts: list[RenderableType] = [
-        Text.assemble((document["name"], "bold"), f" {_state(document)}")
+        Text.assemble(literal(document["name"], "bold"), literal(f" {_state(document)}"))
     ]
-    parts += [Text(warning, "yellow") for warning in document["warnings"]]
+    parts += [literal(warning, "yellow") for warning in document["warnings"]]
     grid = Table.grid(padding=(0, 2))
     for label, text in _facts(document):
-        grid.add_row(label, Text(text))
+        grid.add_row(label, literal(text))
     parts.append(grid)
     if document.get("processes"):
         parts.append(_processes(document["processes"]))
@@ -234,7 +234,8 @@ def _pods(rows: list[dict[str, Any]]) -> Table:
         stands = "ends" if row["ending"] else stands
         since = moment(row["started"]) if row["started"] else ""
         again = str(row["restarts"]) if row["restarts"] else ""
-        table.add_row(Text(row["name"]), Text(stands), Text(row["node"] or ""), since, again)
+        cells = (literal(row["name"]), literal(stands), literal(row["node"] or ""))
+        table.add_row(*cells, since, again)
     return table
 
 
@@ -244,5 +245,5 @@ def _processes(rows: list[dict[str, Any]]) -> Table:
         since = moment(row["started"])
         memory = f"{row['rssBytes'] / 1e6:,.0f} MB"
         again = str(row["restarts"]) if row["restarts"] else ""
-        table.add_row(Text(row["name"]), str(row["pid"]), since, again, memory)
+        table.add_row(literal(row["name"]), str(row["pid"]), since, again, memory)
     return table

@@ -22,6 +22,8 @@ from millrace.local.logs import Lines, LogFile, LogPump
 from millrace.local.workdir import WorkFolder
 
 _TAIL_LINES = 40
+_TAIL_BYTES = 1 << 16
+"""Lines of a process that are kept for the cause of its end, and the longest of them."""
 
 _CAUSE = re.compile(r"(?:^|\s)(?:ERROR \S+|error:|[\w.]*Error:)\s+(?P<text>.+)")
 
@@ -131,7 +133,8 @@ class Crew:
         post = self.posts[name]
         if post.child is None:
             return False
-        said = post.spec.ready is None or post.spec.ready.exists()
+        # Not Path.exists(), which raises where the folder cannot be read for a moment.
+        said = post.spec.ready is None or os.path.exists(post.spec.ready)
         return said or self._clock.monotonic_s() - post.started_s >= after_s
 
     def start_due(self) -> tuple[list[Post], list[Failure]]:
@@ -273,7 +276,7 @@ class Crew:
         name = post.spec.name
         if name not in self._files:
             self._files[name] = LogFile(self._folder.logs / f"{name}.log")
-        file, tail = self._files[name], Lines(post.tail.append)
+        file, tail = self._files[name], Lines(post.tail.append, _TAIL_BYTES)
 
         def log(data: bytes) -> None:
             file.write(data)

@@ -115,9 +115,13 @@ def run_topology(
     """
     topology = loaded.topology
     path = options.workdir or default_path(topology.name, loaded.file, loaded.folder)
-    folder = open_folder(path, topology.name, loaded.file, clock)
-    if not options.fresh:
-        _explain_edits(folder, topology, tell)
+    named = topology.name, loaded.file, clock
+    folder = open_folder(path, *named, held=False)
+    # Nothing that is refused anyway ends a run that is alive.
+    if options.fresh:
+        _check_sinks(loaded, options.overwrite)
+    elif not folder.identity.clearing:
+        _survived_edits(folder, topology)
 
     def waiting(older: Holder) -> None:
         tell(f"another run of {topology.name} (process {older.pid}) is being taken over")
@@ -132,7 +136,11 @@ def run_topology(
     except OSError as error:
         raise unusable(folder.path, error) from error
     try:
-        if options.fresh:
+        # The older run may have started over, shown rows or taken edits before it let go.
+        folder = open_folder(path, *named)
+        if not options.fresh:
+            _explain_edits(folder, topology, tell)
+        else:
             _check_sinks(loaded, options.overwrite)
             _clean_own_server(folder, tell)
             scratch.clear(folder.path)
@@ -205,15 +213,21 @@ def _embedded(
     return Embedded(name, folder.path, passwords, limit_bytes)
 
 
-def _explain_edits(folder: WorkFolder, topology: StreamTopology, tell: Tell) -> None:
+def _survived_edits(folder: WorkFolder, topology: StreamTopology) -> Sequence[Edit]:
+    """What was edited. Raises ``TopologyError`` where the state would not survive that."""
     found = edits_since(folder, topology)
     refusal = found.refusal()
     if refusal is not None:
         raise refusal
-    if not found.edits:
+    return found.edits
+
+
+def _explain_edits(folder: WorkFolder, topology: StreamTopology, tell: Tell) -> None:
+    edits = _survived_edits(folder, topology)
+    if not edits:
         return
     sealed = folder.journal.status().sealed or 0
-    for edit in found.edits:
+    for edit in edits:
         tell(f"edited: {edit}")
     tell(f"the run goes on behind window {sealed}, the last sealed one, with these edits")
 

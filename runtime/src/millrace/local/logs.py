@@ -23,6 +23,9 @@ MAX_BYTES = 2_000_000
 
 _READ_BYTES = 1 << 16
 
+_LONGEST_BYTES = 1 << 24
+"""A line that is shown is handed on in one piece up to this size: it may be a row of a sink."""
+
 Sink = Callable[[bytes], None]
 
 
@@ -58,17 +61,29 @@ class LogFile:
 
 
 class Lines:
-    """Cuts a byte stream into lines for ``take``; ends without one are kept for the next call."""
+    """Cuts a byte stream into lines for ``take``; what has no end yet is kept for the next call.
 
-    def __init__(self, take: Callable[[str], None]) -> None:
+    A line that is longer than ``longest_bytes``, as a progress bar may be, comes in pieces.
+    """
+
+    def __init__(self, take: Callable[[str], None], longest_bytes: int = _LONGEST_BYTES) -> None:
         self._take = take
-        self._rest = b""
+        self._longest_bytes = longest_bytes
+        self._rest = bytearray()
 
     def write(self, data: bytes) -> None:
         """Take what arrived."""
-        *whole, self._rest = (self._rest + data).split(b"\n")
-        for line in whole:
-            self._take(line.decode(errors="replace"))
+        first, *others = data.split(b"\n")
+        self._rest += first
+        for begun in others:
+            self._hand_on()
+            self._rest += begun
+        if len(self._rest) >= self._longest_bytes:
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        line, self._rest = self._rest, bytearray()
+        self._take(line.decode(errors="replace"))
 
 
 class LogPump:

@@ -53,7 +53,7 @@ def marked(folder: Path) -> list[ProcessId]:
     They are known by their environment, which children inherit, whatever their parent or
     session is now.
     """
-    wanted = f"{MARK}={folder}".encode()
+    wanted = os.fsencode(f"{MARK}={folder}")
     mine = _ancestors()
     found = []
     for name in os.listdir("/proc"):

@@ -20,6 +20,7 @@ the driver ends        drained, by code and figures: ends the run; fenced: ends 
                        tree is killed (``local.standby``)
 one cannot be started  tries again, after longer and longer waits; only a run that begins ends
 SIGINT, SIGTERM        asks the driver to end and waits; a second one kills it
+SIGHUP                 the same, but where it was ignored from the start (``nohup``)
 a newer run claims     asks the driver to end, kills it a moment later, ends as fenced
 SIGKILL of itself      the kernel and the guard kill all its processes; the next run goes on
 =====================  ======================================================================
@@ -510,12 +511,12 @@ class Supervisor:
             self._signals += 1
             os.write(self._wake_write, b"s")
 
-        before = {
-            number: signal.signal(number, count) for number in (signal.SIGINT, signal.SIGTERM)
-        }
-        hang_up = signal.signal(signal.SIGHUP, count)
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)
+        before = {number: signal.signal(number, count) for number in numbers}
         try:
             yield
         finally:
-            for number, handler in {**before, signal.SIGHUP: hang_up}.items():
+            for number, handler in before.items():
                 signal.signal(number, handler)

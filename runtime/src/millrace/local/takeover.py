@@ -61,8 +61,11 @@ class Lease:
         return self._holder.generation
 
     def newer(self) -> Holder | None:
-        """The run that takes over from this one, if there is one."""
-        return _newer(self._path, self._holder)
+        """The run that takes over from this one, if there is one and that can be read now."""
+        try:
+            return _newer(self._path, self._holder)
+        except OSError:
+            return None
 
     def release(self) -> None:
         """Let the next run start; all processes of this one must have ended."""

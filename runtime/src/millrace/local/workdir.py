@@ -25,12 +25,14 @@
 
 A fresh start writes the new identity with ``clearing`` set, deletes what the old one left and
 then writes it again without. Whoever opens a folder that says ``clearing`` goes on deleting, so a
-crash in between never mixes two lives of a topology.
+crash in between never mixes two lives of a topology. Only who holds ``run.lock`` does any of that,
+or believes what it has read here: a run that is alive may be starting over.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import uuid
@@ -50,6 +52,9 @@ DEFAULT_PARENT = ".millrace"
 _KEPT_BY_FRESH = {"identity.json", "run.lock", "run.json", "claim.lock", "logs", "snapshots"}
 # What a run was asked for since it began, by somebody who may be asking now.
 _KEPT_BY_FRESH |= {"scale.json", "scale.lock", "edit.json"}
+
+_BEGUN = re.compile(r"\.probe\.\d+|\.identity\.json\.\d+\.\d+\.new")
+"""What a first start leaves that was killed before it wrote the identity."""
 
 MARK = "MILLRACE_WORK_FOLDER"
 """Environment variable of every process of a run: the absolute path of its work folder."""
@@ -190,9 +195,12 @@ def _misplaced(former: Path, path: Path, name: str) -> WorkFolderError:
     )
 
 
-def open_folder(path: Path, name: str, topology: Path, clock: Clock) -> WorkFolder:
+def open_folder(
+    path: Path, name: str, topology: Path, clock: Clock, *, held: bool = True
+) -> WorkFolder:
     """Open the work folder of topology ``name``, or create it with a new uid.
 
+    Not ``held`` is one whose ``run.lock`` another run may have: what is there stays as it is.
     Raises ``WorkFolderError`` if it cannot be written or belongs to another topology.
     """
     path = path.resolve()
@@ -204,6 +212,8 @@ def open_folder(path: Path, name: str, topology: Path, clock: Clock) -> WorkFold
         _write_identity(path, identity)
     folder = _checked(path, name, identity)
     _close_to_others(path)
+    if not held:
+        return folder
     if identity.clearing:
         return _clear(folder)
     if identity.topology != str(topology.absolute()):
@@ -267,7 +277,7 @@ def _make_writable(path: Path) -> None:
         _refuse_other_owner(path)
         probe = path / f".probe.{os.getpid()}"
         probe.write_text("")
-        probe.unlink()
+        probe.unlink(missing_ok=True)
     except OSError as error:
         raise unusable(path, error) from error
 
@@ -300,7 +310,8 @@ def unusable(path: Path, error: OSError) -> WorkFolderError:
 
 
 def _refuse_strange_content(path: Path) -> None:
-    strange = sorted(p.name for p in path.iterdir() if p.name not in _KEPT_BY_FRESH)
+    names = sorted(p.name for p in path.iterdir())
+    strange = [n for n in names if n not in _KEPT_BY_FRESH and not _BEGUN.fullmatch(n)]
     if strange:
         raise WorkFolderError(
             f"work folder {path}: holds {strange[0]!r} but no identity.json, so it is no work "

@@ -16,6 +16,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -42,6 +43,9 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
 LOCK_TIMEOUT_S = 10.0
 LOG_LIMIT_BYTES = 4 << 20
+
+_LISTENING = "0A"
+"""As the kernel writes it in its table of sockets."""
 
 _POLL_S = 0.005
 _TAIL_LINES = 15
@@ -423,8 +427,11 @@ def _die_with_parent() -> Callable[[], None] | None:
 def _ask(address: StateAddress, pid: int) -> StateAddress | None:
     """The address with its run id; None while nobody, or another program, answers there.
 
-    Raises ``BusyLoadingError`` while a server there loads its file.
+    The port was free a moment ago, so another user may have it by now, who is not told the
+    password. Raises ``BusyLoadingError`` while a server there loads its file.
     """
+    if not _listens(int(address.url.rpartition(":")[2]), os.geteuid()):
+        return None
     client = open_client(address.url, address.password, answer_s=0.5)
     try:
         client.ping()
@@ -436,6 +443,19 @@ def _ask(address: StateAddress, pid: int) -> StateAddress | None:
     finally:
         client.close()
     return replace(address, run_id=str(info["run_id"])) if info["process_id"] == pid else None
+
+
+def _listens(port: int, user: int) -> bool:
+    """Whether a process of this user listens on the port of 127.0.0.1, or nobody can tell."""
+    place = int.from_bytes(socket.inet_aton("127.0.0.1"), sys.byteorder)
+    try:
+        lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    except OSError:
+        return True
+    for fields in map(str.split, lines):
+        if fields[1] == f"{place:08X}:{port:04X}" and fields[3] == _LISTENING:
+            return int(fields[7]) == user
+    return False
 
 
 def _in_wheel() -> list[Path]:

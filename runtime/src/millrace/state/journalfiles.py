@@ -110,22 +110,21 @@ class EventFollower:
         self._path = path
         self._at = 0
         self._inode = 0
-        with suppress(FileNotFoundError, NotADirectoryError):
+        with suppress(OSError):
             stat = path.stat()
             self._at, self._inode = stat.st_size, stat.st_ino
 
     def new(self) -> Sequence[RunEvent]:
         """Events since the last call; half-written last lines wait for the next one."""
         try:
-            file = self._path.open("rb")
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        with file:
-            stat = os.fstat(file.fileno())
-            if stat.st_ino != self._inode or stat.st_size < self._at:
-                self._inode, self._at = stat.st_ino, 0
-            file.seek(self._at)
-            data = file.read()
+            with self._path.open("rb") as file:
+                stat = os.fstat(file.fileno())
+                if stat.st_ino != self._inode or stat.st_size < self._at:
+                    self._inode, self._at = stat.st_ino, 0
+                file.seek(self._at)
+                data = file.read()
+        except OSError:
+            return []  # there is none yet, or it cannot be read now
         whole = data[: data.rfind(b"\n") + 1]
         self._at += len(whole)
         found = []

@@ -111,9 +111,16 @@ def _parse_with(loader_type: type[Any], text: str) -> Document:
         reader.read(node, ())
         if reader.problems:
             raise InvalidTopologyError(reader.problems[:MOST_PROBLEMS])
-        return Document(loader.construct_document(node), reader.lines)
+        return Document(_unshared(loader.construct_document(node)), reader.lines)
     finally:
         loader.dispose()
+
+
+def _unshared(data: Any) -> Any:
+    """The same with a copy for each alias: an override changes the one place that it names."""
+    if isinstance(data, dict):
+        return {name: _unshared(value) for name, value in data.items()}
+    return [_unshared(value) for value in data] if isinstance(data, list) else data
 
 
 def _parse_explained(text: str) -> Document:

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from millrace.addresses import differ_in_password
 from millrace.topology.kinds.base import COMPILED, FRESH, UNDO, Effect, FieldEdit, Kind
 from millrace.topology.kinds.registry import PROCESSORS, SINKS, SOURCES, Registry
 from millrace.topology.model import Processor, StreamTopology
@@ -165,7 +166,18 @@ def meaning(path: str) -> tuple[Effect, str]:
 
 def _setting(path: FieldPath, was: Any, now: Any) -> Edit:
     text = format_path(path)
-    return Edit(text, was, now, *meaning(text))
+    effect, reason = meaning(text)
+    if text == "spec.stateServers.url" and _same_server(was, now):
+        effect, reason = meaning("spec.stateServers.password")
+    elif text == "metadata.namespace" and NOTHING in (was, now):
+        effect, reason = meaning("metadata")
+    return Edit(text, was, now, effect, reason)
+
+
+def _same_server(was: Any, now: Any) -> bool:
+    """Whether a password alone was changed in an address, or has left it for a Secret."""
+    texts = isinstance(was, str) and isinstance(now, str)
+    return texts and differ_in_password(was, now)
 
 
 def _components(
@@ -282,6 +294,8 @@ def _changed(
         if path[3:4] == ("inputs",) and any(path[4:6] == (one[0], "columns") for one in moved):
             continue
         rule = _rule(kind, text)
+        if rule.but_password and _same_server(left, right):
+            rule = _rule(kind, f"{kind.name}.{rule.but_password}")
         yield Edit(_place(path), left, right, rule.effect, rule.reason)
 
 

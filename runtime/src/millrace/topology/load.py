@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -74,7 +75,8 @@ def locate(file: Path) -> tuple[Path, Path]:
         is_pipe = False  # what is wrong with it shows when it is read
     if is_pipe:
         return file.absolute(), Path.cwd()
-    file = file.resolve()
+    # Not resolve(), which takes a loop of links for an error of the program.
+    file = Path(os.path.realpath(file))
     return file, file.parent
 
 

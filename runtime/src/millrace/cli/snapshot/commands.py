@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from millrace.cli.cluster.options import Context, Namespace, cluster_meant, cluster_topology
 from millrace.cli.folders import NamedTopology, WorkDir, named_folder
 from millrace.cli.options import TopologyOption, needed_file, one_file
-from millrace.cli.output import console, counted, print_plain, print_warning, visible
+from millrace.cli.output import console, counted, literal, print_plain, print_warning, visible
 from millrace.errors import SnapshotError
 
 if TYPE_CHECKING:
@@ -142,7 +141,7 @@ def list_snapshots(
         one = entry.manifest
         cells = (one.name, one.topology, str(one.window), _time(one.created))
         numbers = (str(len(one.parts)), f"{one.size_bytes:,}")
-        table.add_row(*(escape(visible(cell)) for cell in (*cells, *numbers)))
+        table.add_row(*(literal(cell) for cell in (*cells, *numbers)))
     if table.row_count:
         console().print(table)
     for entry in found:

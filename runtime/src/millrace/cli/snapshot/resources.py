@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
 from rich.table import Table
 
-from millrace.cli.output import console, print_plain, visible
+from millrace.cli.output import console, literal, print_plain, visible
 
 if TYPE_CHECKING:
     from millrace.remote.cluster import Cluster
@@ -32,7 +31,7 @@ def list_resources(cluster: Cluster, topology: str | None, as_json: bool) -> Non
         window = "" if row.window is None else str(row.window)
         size = "" if row.size_bytes is None else f"{row.size_bytes:,}"
         cells = (row.name, row.topology, row.phase, window, row.taken or "", size, row.place or "")
-        table.add_row(*(escape(visible(cell)) for cell in cells))
+        table.add_row(*(literal(cell) for cell in cells))
     console().print(table)
 
 

@@ -93,14 +93,15 @@ def restore(
     check_fit(loaded.topology, manifest, tell)
     for fault in faults(place, manifest):
         raise SnapshotError(fault)
-    folder = open_folder(path, loaded.topology.name, loaded.file, clock)
+    named = loaded.topology.name, loaded.file, clock
+    folder = open_folder(path, *named, held=False)
     with held_briefly(folder.path) as free:
         if not free:
             raise SnapshotError(
                 f"snapshot {name}: a run of {folder.identity.name} is alive in {folder.path}; end "
                 "it with millrace stop, or name another folder with --workdir"
             )
-        return restore_held(loaded, folder, place, manifest, clock)
+        return restore_held(loaded, open_folder(path, *named), place, manifest, clock)
 
 
 def restore_held(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from datetime import date, datetime
+from typing import Any
 
 from millrace.topology.checks.facts import Facts
 from millrace.topology.kinds.registry import SINKS
 from millrace.topology.kinds.sink_redis import address_problems
-from millrace.topology.parts import Guarantee
+from millrace.topology.limits import LONGEST_NUMBER
+from millrace.topology.parts import CustomPart, Guarantee
 from millrace.topology.places import real
-from millrace.topology.problems import NOTHING, Problem, format_path
+from millrace.topology.problems import NOTHING, FieldPath, Problem, format_path
 from millrace.topology.scalars import memory_bytes
 
 
@@ -45,6 +49,38 @@ def settings_of_kinds(facts: Facts) -> Iterator[Problem]:
     for component, part in facts.components():
         for kind, settings in part.declared():
             yield from kind.check(settings, component, facts)
+
+
+def options_as_json(facts: Facts) -> Iterator[Problem]:
+    """Options of the user's own classes are kept and sent as JSON."""
+    for component, part in facts.components():
+        for kind, settings in part.declared():
+            if isinstance(settings, CustomPart):
+                yield from _no_json(settings.options, (*component.path, kind.name, "options"))
+
+
+_NO_JSON = {date: "a date", datetime: "a date", bytes: "binary data", set: "a set"}
+
+
+def _no_json(value: Any, path: FieldPath) -> Iterator[Problem]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _no_json(inner, (*path, str(name)))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _no_json(inner, (*path, index))
+    elif isinstance(value, int | float):
+        # Of so long a number JSON's readers do not agree, and Python reads none of some thousand.
+        if not math.isfinite(value) if isinstance(value, float) else abs(value) >= _TOO_LONG:
+            message = "is a number that JSON does not have"
+            yield Problem(format_path(path), NOTHING, message, "put it in quotes")
+    elif value is not None and not isinstance(value, str):
+        what = _NO_JSON.get(type(value), "a value of YAML alone")
+        message = f"is {what}, which JSON does not have"
+        yield Problem(format_path(path), NOTHING, message, "put it in quotes, or write a list")
+
+
+_TOO_LONG = 10**LONGEST_NUMBER
 
 
 def separate_folders(facts: Facts) -> Iterator[Problem]:
@@ -233,6 +269,7 @@ RULES = (
     exactly_one_kind,
     one_place_of_code,
     settings_of_kinds,
+    options_as_json,
     separate_folders,
     guarantee_of_sinks,
     ackers_for_tracking,

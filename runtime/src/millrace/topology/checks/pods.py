@@ -185,7 +185,7 @@ def _referred(facts: Facts) -> Iterator[tuple[FieldPath, SecretRef | None]]:
         yield ("spec", "stateServers", "password"), password.secret_ref
     for component, part in facts.components():
         for kind, settings in () if isinstance(part, Processor) else part.declared():
-            document = settings.model_dump(by_alias=True, mode="json", exclude_none=True)
+            document = settings.model_dump(by_alias=True, exclude_none=True)
             yield from references(document, (*component.path, kind.name))
 
 

@@ -75,11 +75,15 @@ class Effect(str, Enum):
 @dataclass(frozen=True, slots=True)
 class FieldEdit:
     """What a change of a field of the settings means, and why. ``field`` is written as in files,
-    with dots; what stands below it is meant too, and an empty one means every field."""
+    with dots; what stands below it is meant too, and an empty one means every field.
+
+    ``but_password`` is for the address of a Redis-protocol server: where the password in it alone
+    is another one, a change of the field of this name is meant."""
 
     field: str
     effect: Effect
     reason: str
+    but_password: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,6 +60,7 @@ class RedisSinkKind(SinkKind[RedisSink]):
     fillers = {"url": "redis://unnamed"}
     edits = (
         FieldEdit("password", Effect.RESTART, "the sink is opened with it at the start"),
+        *(replace(rule, field="url", but_password="password") for rule in SinkKind.edits),
         *SinkKind.edits,
     )
 
