@@ -80,6 +80,46 @@ def test_the_birth_of_a_topology_is_repeated_with_other_members() -> None:
     )
 
 
+def test_a_topology_does_not_begin_over_servers_that_hold_windows() -> None:
+    """Rule 17: the view alone was lost, and its record is no first one."""
+    Script().play(
+        """
+        record R 1.3.2.57 sealed 3
+        start
+        -> ReadView
+        propose a1 b1
+        -> ReadView
+        view none
+        -> CasView 0 e1 creating x1 a1 b1
+        cas done
+        -> SendStamp a1 e1x1
+        -> SendStamp b1 e1x1
+        stamped a1 none
+        stamped b1 R
+        -> Stop failed
+        """
+    )
+
+
+def test_nor_does_it_once_enough_drivers_have_tried() -> None:
+    """The tags of what they would write are above those that the servers hold by then."""
+    Script().play(
+        """
+        record R 1.3.2.57 sealed 3
+        start
+        -> ReadView
+        view 8 e1 creating x7 a1 b1
+        -> CasView 8 e1 creating x8 a1 b1
+        cas done
+        -> SendStamp a1 e1x8
+        -> SendStamp b1 e1x8
+        stamped a1 R
+        stamped b1 R
+        -> Stop failed
+        """
+    )
+
+
 def test_the_highest_tag_is_written_back_to_all() -> None:
     """Rule 9; acknowledgements count once, and only of this very round (rule 3)."""
     Script().play(

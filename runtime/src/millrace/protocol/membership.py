@@ -23,8 +23,9 @@ Which members the view should have is the operator's proposal without those serv
 answer this driver (``protocol.suspicion``).
 
 A view in phase ``creating`` is the topology's birth: until its CAS to ``open`` succeeds nothing
-was ever acted on, so a next driver simply writes the first record again (rule 17). In a later
-timeline such a view is a restore's, whose record nobody else knows: a driver that finds it ends.
+was ever acted on, so a next driver simply writes the first record again (rule 17). Where a server
+has more than a first record another view was lost, and the driver ends. In a later timeline such a
+view is a restore's, whose record nobody else knows: a driver that finds it ends.
 """
 
 from __future__ import annotations
@@ -56,6 +57,11 @@ _ALL_GONE = (
 _STALE = (
     "the restarted state server holds an older record than was last committed: its append-only "
     "file is out of date; bring the newest file back, or start over with --fresh"
+)
+
+_NO_VIEW = (
+    "the view of this topology is gone, and state servers hold its window {window}: bring the "
+    "newest view back, or start over with --fresh"
 )
 
 _UNFINISHED = (
@@ -642,7 +648,7 @@ class Membership:
         if not all(m in self._answers or m in self._lost for m in self.view.last_open):
             return []
         if self.view.phase is Phase.CREATING:
-            return self._write_back()
+            return self._begin()
         sources = self._sources()
         if not sources and self.held == 1 and self._returned():
             return [e.Stop(e.StopKind.BEHIND, _STALE)]
@@ -656,6 +662,15 @@ class Membership:
         self.record = self._choose([record for record in held if record is not None])
         self.standing = Standing.COPYING
         return self._copy()
+
+    def _begin(self) -> list[e.Action]:
+        """Write the first record, unless servers hold more than one: then a view was lost."""
+        held = [record for record in self._answers.values() if record is not None]
+        begun = [record for record in held if record != first_record(self.uid, record.tag)]
+        if not begun:
+            return self._write_back()
+        text = _NO_VIEW.format(window=self._choose(begun).sealed)
+        return [e.Stop(e.StopKind.FAILED, text)]
 
     def _choose(self, records: list[Record]) -> Record:
         return max(records, key=lambda record: record.tag)
