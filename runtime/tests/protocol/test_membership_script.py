@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from machine_script import Script
 
 
@@ -114,8 +115,92 @@ def test_nor_does_it_once_enough_drivers_have_tried() -> None:
         -> SendStamp a1 e1x8
         -> SendStamp b1 e1x8
         stamped a1 R
-        stamped b1 R
         -> Stop failed
+        """
+    )
+
+
+@pytest.mark.parametrize("reason", ["fenced", "staleEpoch"])
+def test_servers_that_serve_a_later_driver_than_the_view_knows_end_this_one(reason: str) -> None:
+    """The view was put back from an older copy. An earlier look tells nothing of that."""
+    Script().play(
+        f"""
+        start
+        -> ReadView
+        view 4 e1 open x1 a1 b1
+        -> CasView 4 e1 open x2 a1 b1
+        cas done
+        -> SendStamp a1 e1x2
+        -> SendStamp b1 e1x2
+        refused a1 {reason}
+        -> ReadView
+        view 5 e1 open x2 a1 b1
+        look 5 e1 open x2 a1 b1
+        -> Stop behind
+        """
+    )
+
+
+def test_a_driver_that_was_overtaken_finds_the_newer_one_in_the_view() -> None:
+    Script().play(
+        """
+        start
+        -> ReadView
+        view 4 e1 open x1 a1 b1
+        -> CasView 4 e1 open x2 a1 b1
+        cas done
+        -> SendStamp a1 e1x2
+        -> SendStamp b1 e1x2
+        refused a1 fenced
+        -> ReadView
+        look 6 e1 open x3 a1 b1
+        -> Stop fenced
+        """
+    )
+
+
+@pytest.mark.parametrize("tag", ["1.3.1.5", "1.2.1.1", "1.1.2.5"])
+def test_servers_whose_record_is_later_than_the_view_end_the_driver(tag: str) -> None:
+    """They have started again, so that no stamp tells of the driver that wrote it."""
+    Script().play(
+        f"""
+        record R {tag} sealed 3
+        start
+        -> ReadView
+        view 4 e1 open x1 a1 b1
+        -> CasView 4 e1 open x2 a1 b1
+        cas done
+        -> SendStamp a1 e1x2
+        -> SendStamp b1 e1x2
+        stamped a1 R
+        -> ReadView
+        wait 1
+        tick
+        -> ReadView
+        look 5 e1 open x2 a1 b1
+        -> Stop behind
+        """
+    )
+
+
+def test_a_view_that_is_put_back_under_a_driver_ends_it_once_it_needs_the_view() -> None:
+    """What it asked before its claim may be answered late, and tells nothing."""
+    Script().play(
+        """
+        start
+        -> ReadView
+        view 4 e1 open x1 a1 b1
+        -> CasView 4 e1 open x2 a1 b1
+        cas done
+        -> SendStamp a1 e1x2
+        -> SendStamp b1 e1x2
+        propose a1 b2
+        -> CasView 5 e2 moving x2 a1 b1 to a1 b2
+        cas lost
+        -> ReadView
+        view 4 e1 open x1 a1 b1
+        look 4 e1 open x1 a1 b1
+        -> Stop behind
         """
     )
 

@@ -27,7 +27,7 @@ from millrace.simulate.parts.driver import DriverProcess, Surroundings
 from millrace.simulate.parts.engine import Plant
 from millrace.simulate.parts.flow import OUT_SINK, SIDE_SINK, Flow
 from millrace.simulate.parts.nemesis import Nemesis, Targets
-from millrace.simulate.parts.older import OlderCopy
+from millrace.simulate.parts.older import STORIES
 from millrace.simulate.parts.restoring import Ground, Restorer, restorer
 from millrace.simulate.parts.sinks import Sink
 from millrace.simulate.parts.snapshots import Shelf
@@ -136,7 +136,7 @@ class Simulation:
 
     def _older_copy(self, at_s: float) -> None:
         tracking = (self.log, self.ackers)
-        OlderCopy(
+        STORIES[self.options.older](
             self.world,
             self.history,
             self.cluster,

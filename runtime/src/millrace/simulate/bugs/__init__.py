@@ -92,6 +92,7 @@ BUGS: dict[str, Bug] = {
         Bug("writes_back_to_sources", "rule 15", lambda: _driver(membership=m.WritesBackToSources)),
         Bug("opens_anyhow", "rule 16", lambda: _driver(membership=m.OpensWhatIsNotItsOwn)),
         Bug("empty_is_beginning", "rule 17", lambda: _driver(membership=m.EmptyIsBeginning)),
+        Bug("creates_over_state", "rule 17", lambda: _driver(membership=m.CreatesOverState)),
         Bug(
             "prunes_marks",
             "rule 21",
@@ -117,6 +118,7 @@ BUGS: dict[str, Bug] = {
         Bug("edit_before_shown", "edit", lambda: _driver(w.EditBeforeShown)),
         Bug("plans_before_edit", "edit", lambda: _driver(w.PlansBeforeEdit)),
         Bug("ignores_further_sinks", "older copy", lambda: Machines(driver=w.IgnoresFurtherSinks)),
+        Bug("overlooks_older_view", "older copy", lambda: _driver(membership=m.OverlooksOlderView)),
         Bug("stale_file_is_source", "rule 24", lambda: _driver(membership=m.StaleFileIsSource)),
         Bug("suspend_keeps_split", "rule 19", lambda: _driver(w.SuspendKeepsSplit)),
         Bug("any_letters_believed", "I4", lambda: _driver(w.AnyLettersBelieved)),

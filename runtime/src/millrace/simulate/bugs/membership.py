@@ -177,6 +177,22 @@ class EmptyIsBeginning(Membership):
         return actions
 
 
+class CreatesOverState(Membership):
+    """Begins a topology without a look at what servers hold."""
+
+    def _begun(self, record: Record) -> list[e.Action]:
+        assert self.view is not None
+        there = all(m in self._answers for m in self.view.target)
+        return self._write_back() if there else []
+
+
+class OverlooksOlderView(Membership):
+    """Looks for a successor where servers are further, and for nothing else."""
+
+    def view_read(self, event: e.ViewRead) -> list[e.Action]:
+        return super().view_read(replace(event, token=0))
+
+
 class _Suspecting(Membership):
     """Suspects servers in another way."""
 
