@@ -458,6 +458,34 @@ def test_a_restarted_server_without_its_file_is_no_new_beginning() -> None:
     )
 
 
+def test_where_all_have_restarted_one_that_is_empty_does_not_mean_that_all_is_lost() -> None:
+    """Every member has the record; what else was in the lost file the copy finds out."""
+    Script(copies=1).play(
+        """
+        record R 1.1.1.5 sealed 3
+        start
+        -> ReadView
+        view 4 e1 open x1 a1 b1
+        -> CasView 4 e1 open x2 a1 b1
+        cas done
+        -> SendStamp a1 e1x2
+        -> SendStamp b1 e1x2
+        propose a2 b2
+        -> CasView 5 e2 moving x2 a1 b1 to a2 b2
+        cas done
+        -> SendStamp a1 e2x2
+        -> SendStamp b1 e2x2
+        -> SendStamp a2 e2x2
+        -> SendStamp b2 e2x2
+        refused a1 runId
+        stamped a2 R
+        refused b1 runId
+        stamped b2 none
+        -> CopyObjects 1.1.1.5 from a2
+        """
+    )
+
+
 def test_a_member_without_a_record_is_an_error() -> None:
     """Rule 17: never a new beginning."""
     Script().play(

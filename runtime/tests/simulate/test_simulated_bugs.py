@@ -16,6 +16,7 @@ SHOWED_AT = {
     "counts_copies_to_come": 450,
     "keeps_its_copies": 416,
     "waits_for_what_tasks_miss": 100,
+    "overlooks_older_view": 36,
 }
 """Seeds of bugs that seldom show: which runs are looked at first. Where that one shows nothing any
 more all others are."""

@@ -716,10 +716,11 @@ class Membership:
         if self.held > 1 and answered:
             return answered
         back = [m for m in self._returned() if self._recent(self._answers[m])]
-        if self.held > 1 or answered:
+        kept = [m for m in back if self._answers[m] is not None]
+        if self.held > 1 or answered or kept:
             # One that came back empty is no source; the copy says what is lost with its file.
-            back = [m for m in back if self._answers[m] is not None]
-        return answered + back
+            return answered + kept
+        return back
 
     def _returned(self) -> list[Member]:
         """Members that come instead of one of the last open view, with its name."""
