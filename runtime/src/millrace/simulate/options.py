@@ -113,7 +113,9 @@ class Options:
     ``dead_percent`` of the judged roots dead stop the run, until its user allows more. ``holes`` is
     the share of offsets that carry no record. With ``standby`` a second driver is kept ready, with
     ``learners`` servers learn before they join. ``snapshot_s`` is the mean time between two
-    snapshots; from ``lost_s`` on, once there is one, all copies of some state are lost together."""
+    snapshots; from ``lost_s`` on, once there is one, all copies of some state are lost together.
+    With ``late`` a server hangs once more after the storm, when a root comes, and the last root
+    comes long after that, for a driver that has just started."""
 
     seed: int
     guarantee: Guarantee
@@ -151,6 +153,7 @@ class Options:
     learners: bool = False
     snapshot_s: float = 0.0
     lost_s: float | None = None
+    late: bool = False
 
 
 _GUARANTEES = (
@@ -203,7 +206,14 @@ def draw(seed: int) -> Options:
     options = replace(options, dead_percent=_dead_percent(options), holes=_holes(seed))
     options = _with_standby(_with_deaf(_with_leaves(_with_servers(options))))
     options = replace(options, chaos=replace(options.chaos, power_s=_power(options)))
-    return _with_copies(_with_resizes(_with_losses(options)))
+    options = _with_copies(_with_resizes(_with_losses(options)))
+    return replace(options, late=_late(options))
+
+
+def _late(options: Options) -> bool:
+    # Drawn apart, so that every seed means the run that it meant before there were any.
+    rng = Random(f"late/{options.seed}")
+    return rng.random() < 0.2 and not options.poison_only and options.older_s is None
 
 
 def _with_copies(options: Options) -> Options:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from millrace.protocol import events as e
@@ -214,6 +214,18 @@ class SuspectsNobody(_Suspecting):
     """Waits for a server for as long as the operator sees it alive."""
 
     suspects = _Trusting
+
+
+class _Unforgiving(Suspicion):
+    def tick(self, proposed: Iterable[Member], others: Collection[Member]) -> tuple[str, ...]:
+        self._answered.clear()
+        return super().tick(proposed, others)
+
+
+class NeverLetsIn(_Suspecting):
+    """Leaves out for good whoever was left out once."""
+
+    suspects = _Unforgiving
 
 
 class _Patient(Suspicion):
