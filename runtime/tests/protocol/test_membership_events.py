@@ -9,7 +9,7 @@ from machine_script import Script, member
 
 from millrace.protocol import events as e
 from millrace.protocol.driver import LOOK_AGAIN
-from millrace.protocol.membership import Standing
+from millrace.protocol.membership import SINCE_CLAIM, SINCE_FURTHER, Standing
 from millrace.protocol.types import Phase, Sealed, Stamp, View, nodes_of
 
 RECORD = "record R 1.1.1.5 sealed 3\n"
@@ -102,7 +102,7 @@ def test_a_member_whose_node_nobody_knows_is_on_none() -> None:
 def test_a_lost_move_is_still_wanted() -> None:
     found = script(CLAIM, STAMPING, SERVERS_CHANGED)
     moving = claimed(found).view
-    assert told(found, e.CasLost(moving)) == [e.ReadView()]
+    assert told(found, e.CasLost(moving)) == [e.ReadView(SINCE_CLAIM)]
     (again,) = told(found, e.ViewRead(7, replace(moving, epoch=1)))
     assert again == e.CasView(7, moving)
 
@@ -135,7 +135,7 @@ def test_before_there_is_a_view_it_should_have_all_that_are_proposed() -> None:
 def test_only_a_newer_stamp_makes_it_look_for_a_successor(reason: str, looks: bool) -> None:
     found = script(CLAIM, STAMPING)
     actions = told(found, e.Refused(member("a1"), Stamp(1, 2), reason))
-    assert (e.ReadView() in actions) is looks
+    assert (e.ReadView(SINCE_FURTHER) in actions) is looks
 
 
 def test_refusals_and_silence_of_another_round_are_nothing() -> None:
@@ -446,6 +446,14 @@ def test_only_a_sink_that_is_further_makes_a_look_at_the_view_mean_something() -
     older = replace(view, execution=1)
     assert told(found, e.ViewRead(5, older, LOOK_AGAIN)) == []
     assert told(found, e.ViewRead(5, view, LOOK_AGAIN)) == [e.Stop("behind", "further")]
+
+
+def test_a_late_answer_of_a_sink_that_has_shown_windows_since_tells_of_no_older_copy() -> None:
+    """The question was asked twice; this driver has published between the two answers."""
+    found = script(CLAIM, STAMPING, COPYING, WRITING)
+    found.play("ack a1\nack b1\n-> Notify DriverRecovered\n-> FenceSinks x2\n-> Plan behind {}")
+    told(found, e.SinksFenced(2))
+    assert told(found, e.SinkRefused("further", False, behind=True)) == []
 
 
 # --- what comes late, early or twice

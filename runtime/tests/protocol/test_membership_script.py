@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from machine_script import Script
 
 
@@ -76,6 +77,130 @@ def test_the_birth_of_a_topology_is_repeated_with_other_members() -> None:
         -> Notify DriverRecovered
         -> FenceSinks x2
         -> Plan behind {}
+        """
+    )
+
+
+def test_a_topology_does_not_begin_over_servers_that_hold_windows() -> None:
+    """Rule 17: the view alone was lost, and its record is no first one."""
+    Script().play(
+        """
+        record R 1.3.2.57 sealed 3
+        start
+        -> ReadView
+        propose a1 b1
+        -> ReadView
+        view none
+        -> CasView 0 e1 creating x1 a1 b1
+        cas done
+        -> SendStamp a1 e1x1
+        -> SendStamp b1 e1x1
+        stamped a1 none
+        stamped b1 R
+        -> Stop failed
+        """
+    )
+
+
+def test_nor_does_it_once_enough_drivers_have_tried() -> None:
+    """The tags of what they would write are above those that the servers hold by then."""
+    Script().play(
+        """
+        record R 1.3.2.57 sealed 3
+        start
+        -> ReadView
+        view 8 e1 creating x7 a1 b1
+        -> CasView 8 e1 creating x8 a1 b1
+        cas done
+        -> SendStamp a1 e1x8
+        -> SendStamp b1 e1x8
+        stamped a1 R
+        -> Stop failed
+        """
+    )
+
+
+@pytest.mark.parametrize("reason", ["fenced", "staleEpoch"])
+def test_servers_that_serve_a_later_driver_than_the_view_knows_end_this_one(reason: str) -> None:
+    """The view was put back from an older copy. An earlier look tells nothing of that."""
+    Script().play(
+        f"""
+        start
+        -> ReadView
+        view 4 e1 open x1 a1 b1
+        -> CasView 4 e1 open x2 a1 b1
+        cas done
+        -> SendStamp a1 e1x2
+        -> SendStamp b1 e1x2
+        refused a1 {reason}
+        -> ReadView
+        view 5 e1 open x2 a1 b1
+        look 5 e1 open x2 a1 b1
+        -> Stop behind
+        """
+    )
+
+
+def test_a_driver_that_was_overtaken_finds_the_newer_one_in_the_view() -> None:
+    Script().play(
+        """
+        start
+        -> ReadView
+        view 4 e1 open x1 a1 b1
+        -> CasView 4 e1 open x2 a1 b1
+        cas done
+        -> SendStamp a1 e1x2
+        -> SendStamp b1 e1x2
+        refused a1 fenced
+        -> ReadView
+        look 6 e1 open x3 a1 b1
+        -> Stop fenced
+        """
+    )
+
+
+@pytest.mark.parametrize("tag", ["1.3.1.5", "1.2.1.1", "1.1.2.5"])
+def test_servers_whose_record_is_later_than_the_view_end_the_driver(tag: str) -> None:
+    """They have started again, so that no stamp tells of the driver that wrote it."""
+    Script().play(
+        f"""
+        record R {tag} sealed 3
+        start
+        -> ReadView
+        view 4 e1 open x1 a1 b1
+        -> CasView 4 e1 open x2 a1 b1
+        cas done
+        -> SendStamp a1 e1x2
+        -> SendStamp b1 e1x2
+        stamped a1 R
+        -> ReadView
+        wait 1
+        tick
+        -> ReadView
+        look 5 e1 open x2 a1 b1
+        -> Stop behind
+        """
+    )
+
+
+def test_a_view_that_is_put_back_under_a_driver_ends_it_once_it_needs_the_view() -> None:
+    """What it asked before its claim may be answered late, and tells nothing."""
+    Script().play(
+        """
+        start
+        -> ReadView
+        view 4 e1 open x1 a1 b1
+        -> CasView 4 e1 open x2 a1 b1
+        cas done
+        -> SendStamp a1 e1x2
+        -> SendStamp b1 e1x2
+        propose a1 b2
+        -> CasView 5 e2 moving x2 a1 b1 to a1 b2
+        cas lost
+        -> ReadView
+        view 4 e1 open x1 a1 b1
+        look 4 e1 open x1 a1 b1
+        -> Stop behind
         """
     )
 
@@ -329,6 +454,34 @@ def test_a_restarted_server_without_its_file_is_no_new_beginning() -> None:
         refused a1 runId
         stamped a2 none
         -> Stop lost
+        """
+    )
+
+
+def test_where_all_have_restarted_one_that_is_empty_does_not_mean_that_all_is_lost() -> None:
+    """Every member has the record; what else was in the lost file the copy finds out."""
+    Script(copies=1).play(
+        """
+        record R 1.1.1.5 sealed 3
+        start
+        -> ReadView
+        view 4 e1 open x1 a1 b1
+        -> CasView 4 e1 open x2 a1 b1
+        cas done
+        -> SendStamp a1 e1x2
+        -> SendStamp b1 e1x2
+        propose a2 b2
+        -> CasView 5 e2 moving x2 a1 b1 to a2 b2
+        cas done
+        -> SendStamp a1 e2x2
+        -> SendStamp b1 e2x2
+        -> SendStamp a2 e2x2
+        -> SendStamp b2 e2x2
+        refused a1 runId
+        stamped a2 R
+        refused b1 runId
+        stamped b2 none
+        -> CopyObjects 1.1.1.5 from a2
         """
     )
 

@@ -15,7 +15,9 @@ SHOWED_AT = {
     "parts_with_all": 857,
     "counts_copies_to_come": 450,
     "keeps_its_copies": 416,
-    "waits_for_what_tasks_miss": 100,
+    "waits_for_what_tasks_miss": 680,
+    "overlooks_older_view": 36,
+    "creates_over_state": 49,
 }
 """Seeds of bugs that seldom show: which runs are looked at first. Where that one shows nothing any
 more all others are."""

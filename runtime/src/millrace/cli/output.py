@@ -117,7 +117,7 @@ def exit_codes() -> str:
             "work folder of another topology or user, in its former place, or not writable"
         ),
         ExitCode.STATE_SERVER: "state server unreachable, unsuitable or full",
-        ExitCode.SINK: "sink refused, or is further than the record: an older copy was put back",
+        ExitCode.SINK: "sink refused, or sinks or servers are further: an older copy was put back",
         ExitCode.FENCED: "a newer run of the topology took over",
         ExitCode.SOURCE: "source data missing, shrunk or replaced",
         ExitCode.NEWER_FORMAT: "data of a newer release",

@@ -222,6 +222,8 @@ class Driver:
         ]
 
     def _sink_refused(self, event: e.SinkRefused) -> list[e.Action]:
+        if event.behind and self._fenced_sinks:
+            return []  # the answer to an earlier question: they show what this driver has shown
         if event.behind:
             # A successor may have shown more: only a look at the view from now on can tell.
             self._behind = event.text

@@ -222,7 +222,7 @@ class StopKind(StrEnum):
     """Why a driver ends; the values are what ``status`` shows as its state.
 
     ``ENGINE``: the engine, a connector or Spark fails again and again, and nothing is sealed.
-    ``BEHIND``: what this driver knows is older than what was committed.
+    ``BEHIND``: what this driver knows is older than what was committed, or than the servers.
     ``LOST``: no state server has the record, or something that it names, any more.
     ``DEAD_LETTERS``: more roots fail for good than the user allows, and they are not sealed.
     ``FAILED``: anything else that waiting does not mend.

@@ -19,12 +19,16 @@ What recovery does if the driver dies right after a step:
   members of ``last_open`` are read again, so a half-written target is never believed (rule 14);
 - CAS to ``open``: done; if the answer was lost the next driver sees the open view.
 
+State servers that are further than the driver tell of another one that has taken over: a look at
+the view from then on shows it (rule 8). Where it does not the view is an older copy.
+
 Which members the view should have is the operator's proposal without those servers that do not
 answer this driver (``protocol.suspicion``).
 
 A view in phase ``creating`` is the topology's birth: until its CAS to ``open`` succeeds nothing
-was ever acted on, so a next driver simply writes the first record again (rule 17). In a later
-timeline such a view is a restore's, whose record nobody else knows: a driver that finds it ends.
+was ever acted on, so a next driver simply writes the first record again (rule 17). Where a server
+has more than a first record another view was lost, and the driver ends. In a later timeline such a
+view is a restore's, whose record nobody else knows: a driver that finds it ends.
 """
 
 from __future__ import annotations
@@ -58,6 +62,14 @@ _STALE = (
     "file is out of date; bring the newest file back, or start over with --fresh"
 )
 
+_NO_VIEW = (
+    "the view of this topology is gone, and state servers hold its window {window}: bring the "
+    "newest view back, or start over with --fresh"
+)
+_OLDER = (
+    "the view of this topology is older than what the state servers have: it was put back from an "
+    "older copy; bring the newest view back, or start over with --fresh"
+)
 _UNFINISHED = (
     "a restore of this topology was begun and is not done, so that there is no state to go on "
     "from; the next driver, or whoever began it, does it again"
@@ -65,6 +77,13 @@ _UNFINISHED = (
 
 MAX_MISSING = 5
 """How often in a row the view must be missing to be gone."""
+
+SINCE_CLAIM = 2
+"""Token of a look at the view behind the claim: it shows this execution or a higher one."""
+
+SINCE_FURTHER = 3
+"""Token of a look at the view since a state server was found to be further than this driver: it
+shows the execution that has taken over (rule 8)."""
 
 
 class Standing(str, Enum):
@@ -321,6 +340,9 @@ class Membership:
         self._missing = 0
         if view.execution > self.execution:
             return self._fenced(view.execution)
+        put_back = event.token == SINCE_CLAIM and view.execution < self.execution
+        if put_back or event.token == SINCE_FURTHER:
+            return [e.Stop(e.StopKind.BEHIND, _OLDER)]
         if view.execution < self.execution or self.standing not in (
             Standing.MOVING,
             Standing.OPENING,
@@ -351,7 +373,8 @@ class Membership:
             return []
         if self.standing is Standing.CLAIMING:
             self._cas = None
-        return [e.ReadView()]
+            return [e.ReadView()]
+        return [e.ReadView(SINCE_CLAIM)]
 
     def stamped(self, event: e.Stamped) -> list[e.Action]:
         if self._lesson is not None:
@@ -371,7 +394,7 @@ class Membership:
         if self.view is None or event.stamp != self.stamp:
             return []
         if event.reason in (Reason.FENCED, Reason.STALE_EPOCH):
-            return [e.ReadView()]
+            return [e.ReadView(SINCE_FURTHER)]
         return self._lose(event.member)
 
     def unreachable(self, event: e.Unreachable) -> list[e.Action]:
@@ -457,8 +480,10 @@ class Membership:
 
     def tick(self) -> list[e.Action]:
         """Send again what is unanswered, or go on without whom nothing is heard of."""
-        if self.standing in (Standing.CLAIMING, Standing.MOVING, Standing.OPENING):
+        if self.standing is Standing.CLAIMING:
             return [e.ReadView()]
+        if self.standing in (Standing.MOVING, Standing.OPENING):
+            return [e.ReadView(SINCE_CLAIM)]
         if self.view is None:
             return []
         actions = self._suspect()
@@ -637,11 +662,17 @@ class Membership:
 
     def _when_stamped(self) -> list[e.Action]:
         assert self.view is not None
+        creating = self.view.phase is Phase.CREATING
+        begun = [record for record in self._held() if record != first_record(self.uid, record.tag)]
+        if creating and begun:
+            return self._begun(self._choose(begun))
+        if any(self._is_further(record) for record in self._held()):
+            return [e.ReadView(SINCE_FURTHER)]
         if not all(m in self._answers for m in self.view.target):
             return []
         if not all(m in self._answers or m in self._lost for m in self.view.last_open):
             return []
-        if self.view.phase is Phase.CREATING:
+        if creating:
             return self._write_back()
         sources = self._sources()
         if not sources and self.held == 1 and self._returned():
@@ -657,6 +688,20 @@ class Membership:
         self.standing = Standing.COPYING
         return self._copy()
 
+    def _held(self) -> list[Record]:
+        return [record for record in self._answers.values() if record is not None]
+
+    def _begun(self, record: Record) -> list[e.Action]:
+        """No view is there, and servers hold more than a first record: one was lost."""
+        return [e.Stop(e.StopKind.FAILED, _NO_VIEW.format(window=record.sealed))]
+
+    def _is_further(self, record: Record) -> bool:
+        """Whether no driver before this one can have written a record."""
+        assert self.view is not None
+        view, tag = self.view, record.tag
+        mine = Tag(view.timeline, self.execution, view.epoch, self._seq)
+        return tag > mine or tag.epoch > view.epoch
+
     def _choose(self, records: list[Record]) -> Record:
         return max(records, key=lambda record: record.tag)
 
@@ -671,10 +716,11 @@ class Membership:
         if self.held > 1 and answered:
             return answered
         back = [m for m in self._returned() if self._recent(self._answers[m])]
-        if self.held > 1 or answered:
+        kept = [m for m in back if self._answers[m] is not None]
+        if self.held > 1 or answered or kept:
             # One that came back empty is no source; the copy says what is lost with its file.
-            back = [m for m in back if self._answers[m] is not None]
-        return answered + back
+            return answered + kept
+        return back
 
     def _returned(self) -> list[Member]:
         """Members that come instead of one of the last open view, with its name."""

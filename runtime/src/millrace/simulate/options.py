@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from random import Random
 from typing import Any
 
@@ -93,6 +94,14 @@ class Poison:
     lasting: float = 0.0
 
 
+class Older(Enum):
+    """What is put back from an older copy."""
+
+    EVERYTHING = "everything"
+    VIEW = "view"
+    NO_VIEW = "no view"
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """One run. ``copies`` is R; ``combined`` merges a window's tuples before the exchange;
@@ -100,11 +109,13 @@ class Options:
     and views through their JSON form. From ``outage_s`` on, in seconds, the engine fails every
     attempt until well behind the storm. At ``edit_s`` the topology is edited: source b goes, source
     c comes, and with ``reborn`` the last stateful processor is replaced by another of its name.
-    At ``older_s`` a copy of everything is taken, to be put back later (``older``). More than
+    At ``older_s`` a copy of what ``older`` says is taken, to be put back later. More than
     ``dead_percent`` of the judged roots dead stop the run, until its user allows more. ``holes`` is
     the share of offsets that carry no record. With ``standby`` a second driver is kept ready, with
     ``learners`` servers learn before they join. ``snapshot_s`` is the mean time between two
-    snapshots; from ``lost_s`` on, once there is one, all copies of some state are lost together."""
+    snapshots; from ``lost_s`` on, once there is one, all copies of some state are lost together.
+    With ``late`` a server hangs once more after the storm, when a root comes, and the last root
+    comes long after that, for a driver that has just started."""
 
     seed: int
     guarantee: Guarantee
@@ -135,12 +146,14 @@ class Options:
     edit_s: float | None = None
     reborn: bool = False
     older_s: float | None = None
+    older: Older = Older.EVERYTHING
     dead_percent: int | None = None
     holes: float = 0.0
     standby: bool = False
     learners: bool = False
     snapshot_s: float = 0.0
     lost_s: float | None = None
+    late: bool = False
 
 
 _GUARANTEES = (
@@ -188,12 +201,19 @@ def draw(seed: int) -> Options:
         codec=rng.random() < 0.1,
         outage_s=rng.uniform(0.0, 10.0) if not poison_only and rng.random() < 0.15 else None,
         **_edit(seed, poison_only),
-        older_s=_older(seed) if servers == 1 and not poison_only else None,
+        **(_older(seed) if servers == 1 and not poison_only else {}),
     )
     options = replace(options, dead_percent=_dead_percent(options), holes=_holes(seed))
     options = _with_standby(_with_deaf(_with_leaves(_with_servers(options))))
     options = replace(options, chaos=replace(options.chaos, power_s=_power(options)))
-    return _with_copies(_with_resizes(_with_losses(options)))
+    options = _with_copies(_with_resizes(_with_losses(options)))
+    return replace(options, late=_late(options))
+
+
+def _late(options: Options) -> bool:
+    # Drawn apart, so that every seed means the run that it meant before there were any.
+    rng = Random(f"late/{options.seed}")
+    return rng.random() < 0.2 and not options.poison_only and options.older_s is None
 
 
 def _with_copies(options: Options) -> Options:
@@ -315,9 +335,15 @@ def _edit(seed: int, poison_only: bool) -> dict[str, Any]:
     return {"edit_s": rng.uniform(2.0, 9.0) if edited else None, "reborn": rng.random() < 0.5}
 
 
-def _older(seed: int) -> float | None:
+def _older(seed: int) -> dict[str, Any]:
     rng = Random(f"older/{seed}")
-    return rng.uniform(2.0, 7.0) if rng.random() < 0.3 else None
+    if rng.random() < 0.3:
+        return {"older_s": rng.uniform(2.0, 7.0)}
+    # Drawn apart, so that every seed means the run that it meant before there were any.
+    rng = Random(f"older view/{seed}")
+    if rng.random() < 0.7:
+        return {}
+    return {"older_s": rng.uniform(1.0, 7.0), "older": rng.choice((Older.VIEW, Older.NO_VIEW))}
 
 
 def _network(rng: Random) -> Network:

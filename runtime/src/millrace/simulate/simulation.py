@@ -27,12 +27,12 @@ from millrace.simulate.parts.driver import DriverProcess, Surroundings
 from millrace.simulate.parts.engine import Plant
 from millrace.simulate.parts.flow import OUT_SINK, SIDE_SINK, Flow
 from millrace.simulate.parts.nemesis import Nemesis, Targets
-from millrace.simulate.parts.older import OlderCopy
+from millrace.simulate.parts.older import STORIES
 from millrace.simulate.parts.restoring import Ground, Restorer, restorer
 from millrace.simulate.parts.sinks import Sink
 from millrace.simulate.parts.snapshots import Shelf
 from millrace.simulate.parts.supervisor import Supervisor
-from millrace.simulate.parts.workload import Workload, locate
+from millrace.simulate.parts.workload import LATE_S, Workload, locate
 from millrace.simulate.world import World
 
 CALM_LIMIT_S = 400.0
@@ -136,7 +136,7 @@ class Simulation:
 
     def _older_copy(self, at_s: float) -> None:
         tracking = (self.log, self.ackers)
-        OlderCopy(
+        STORIES[self.options.older](
             self.world,
             self.history,
             self.cluster,
@@ -172,6 +172,8 @@ class Simulation:
         self.nemesis.start()
         if self.options.older_s is not None:
             self._older_copy(self.options.older_s)
+        if self.options.late:
+            self.world.after(self.options.storm_s + LATE_S - 10.0, self._start_anew)
         latest_s = self.world.storm_ends_s + CALM_LIMIT_S
         while not self.supervisor.drained:
             if not self.world.step():
@@ -182,6 +184,11 @@ class Simulation:
                 raise h.ViolationError("liveness", self._stuck())
         self._let_zombies_finish()
         self.checkers.finish()
+
+    def _start_anew(self) -> None:
+        """All is well for long. The next driver knows nothing of whom this one has left out."""
+        self.checkers.let_in.look()
+        self.supervisor.start_anew()
 
     def _let_zombies_finish(self) -> None:
         """What is still on its way, and drivers that wake up late, must change nothing."""

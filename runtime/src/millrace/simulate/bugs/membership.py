@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from millrace.protocol import events as e
@@ -177,6 +177,22 @@ class EmptyIsBeginning(Membership):
         return actions
 
 
+class CreatesOverState(Membership):
+    """Begins a topology without a look at what servers hold."""
+
+    def _begun(self, record: Record) -> list[e.Action]:
+        assert self.view is not None
+        there = all(m in self._answers for m in self.view.target)
+        return self._write_back() if there else []
+
+
+class OverlooksOlderView(Membership):
+    """Looks for a successor where servers are further, and for nothing else."""
+
+    def view_read(self, event: e.ViewRead) -> list[e.Action]:
+        return super().view_read(replace(event, token=0))
+
+
 class _Suspecting(Membership):
     """Suspects servers in another way."""
 
@@ -198,6 +214,18 @@ class SuspectsNobody(_Suspecting):
     """Waits for a server for as long as the operator sees it alive."""
 
     suspects = _Trusting
+
+
+class _Unforgiving(Suspicion):
+    def tick(self, proposed: Iterable[Member], others: Collection[Member]) -> tuple[str, ...]:
+        self._answered.clear()
+        return super().tick(proposed, others)
+
+
+class NeverLetsIn(_Suspecting):
+    """Leaves out for good whoever was left out once."""
+
+    suspects = _Unforgiving
 
 
 class _Patient(Suspicion):

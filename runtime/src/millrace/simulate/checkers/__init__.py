@@ -14,7 +14,7 @@ from millrace.simulate.checkers.blame import Blame
 from millrace.simulate.checkers.bound import Bound
 from millrace.simulate.checkers.contents import Contents
 from millrace.simulate.checkers.deadshare import DeadShare
-from millrace.simulate.checkers.durability import Durability
+from millrace.simulate.checkers.durability import Durability, Leftovers
 from millrace.simulate.checkers.edits import Edits
 from millrace.simulate.checkers.ledger import Ledger
 from millrace.simulate.checkers.pauses import Pauses
@@ -22,7 +22,7 @@ from millrace.simulate.checkers.places import Places
 from millrace.simulate.checkers.promises import Promises
 from millrace.simulate.checkers.restores import Restores
 from millrace.simulate.checkers.shown import ShownWindows
-from millrace.simulate.checkers.spread import Spared, Spread
+from millrace.simulate.checkers.spread import LetIn, Spared, Spread
 from millrace.simulate.checkers.stamps import Stamps
 from millrace.simulate.checkers.standby import StandsByIdle
 from millrace.simulate.checkers.teaching import Teaching
@@ -68,9 +68,12 @@ class Checkers:
         self.teaching = Teaching(history)
         self.spread = Spread(history, options.copies, now_s)
         self.spared = Spared(history, options.copies, cluster)
+        self.let_in = LetIn(cluster, store)
+        self.leftovers = Leftovers(options, cluster, store)
         if options.poison_only:
             self.bound = Bound(history, workload)
 
     def finish(self) -> None:
         self.shown.finish()
         self.promises.finish(self.ledger.record)
+        self.leftovers.finish(self.ledger.record)

@@ -1,11 +1,16 @@
-"""I6: what a committed record names is on all its owners (rule 18) and not deleted (rule 22)."""
+"""I6: what a committed record names is on all its owners (rule 18) and not deleted (rule 22).
+
+Nothing else of earlier executions is left in the end, where a driver has started after the storm.
+"""
 
 from __future__ import annotations
 
+from millrace.protocol.names import read_name
 from millrace.protocol.types import Record, View
 from millrace.simulate import history as h
 from millrace.simulate.checkers.ledger import Ledger
-from millrace.simulate.parts.cluster import Cluster, owners_of
+from millrace.simulate.options import Options
+from millrace.simulate.parts.cluster import Cluster, ViewStore, owners_of
 
 
 class Durability:
@@ -47,6 +52,27 @@ class Durability:
         for name in entry.names:
             if name in self._needed:
                 raise h.ViolationError("rule 22", f"{name} was deleted and is still needed")
+
+
+class Leftovers:
+    """Asked at the end. What a snapshot was copying may be left until the next driver starts."""
+
+    def __init__(self, options: Options, cluster: Cluster, store: ViewStore) -> None:
+        self._asked = options.late and not options.snapshot_s
+        self._cluster = cluster
+        self._store = store
+
+    def finish(self, record: Record | None) -> None:
+        view = self._store.view
+        if not self._asked or view is None or record is None:
+            return
+        needed = named(record)
+        for member in view.target:
+            for name in self._cluster.objects(member):
+                made = read_name(name)
+                assert made is not None
+                if name not in needed and made.attempt.execution < view.execution:
+                    raise h.ViolationError("rule 22", f"{name} is never deleted from {member.name}")
 
 
 def named(record: Record) -> dict[str, int]:

@@ -1,5 +1,5 @@
 """A snapshot has all that its record names, and a restore brings back a record that was committed,
-as it was, only where state was lost.
+as it was, only where state was lost. Nor is an older copy spoken of where none was put back.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ class Restores:
 
     def __init__(self, history: h.History, options: Options) -> None:
         self._lost = options.lost_s is None
+        self._old_files = options.chaos.stale_s > 0.0
         self._known: dict[int, list[Record]] = {}
         self._executions: dict[int, int] = {}
         self._restore = 0
@@ -48,6 +49,10 @@ class Restores:
         late = self._executions.get(entry.number, 0) < self._restore
         if entry.how == "lost" and not self._lost and not late:
             raise h.ViolationError("lost", f"driver {entry.number} says so, and nothing was")
+        if entry.how == "behind" and not self._old_files:
+            raise h.ViolationError(
+                "older copy", f"driver {entry.number} says so, and none was made"
+            )
 
     def _restored(self, entry: h.Restored) -> None:
         self._lost = False

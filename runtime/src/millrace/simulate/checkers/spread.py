@@ -1,5 +1,5 @@
 """Objects have as many owners as the user asks for, soon after an edit asks for another number,
-and no fewer while there are servers to have them.
+and no fewer while there are servers to have them; and a server that is well is a member in the end.
 
 That they truly are on these is for ``durability``.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from millrace.protocol.types import Member, Phase, Record, View
 from millrace.simulate import history as h
-from millrace.simulate.parts.cluster import Cluster, Side
+from millrace.simulate.parts.cluster import Cluster, Side, ViewStore
 
 SEALS = 8
 """Windows go on while the others learn what they are to hold, and some are sealed in no time."""
@@ -94,3 +94,23 @@ class Spared:
     def _only_tasks_miss(self, member: Member) -> bool:
         reached = self._cluster.well(member, WELL_S, (Side.DRIVER,))
         return reached and not self._cluster.well(member, 0.0, (Side.TASKS,))
+
+
+LET_IN_S = 80.0
+"""Whoever was left out again and again has to answer for a minute, before the view changes."""
+
+
+class LetIn:
+    """Asked long after the storm, before that driver ends who may have left somebody out."""
+
+    def __init__(self, cluster: Cluster, store: ViewStore) -> None:
+        self._cluster = cluster
+        self._store = store
+
+    def look(self) -> None:
+        view = self._store.view
+        if view is None:
+            return
+        for member in self._cluster.alive():
+            if member not in view.target and self._cluster.well(member, LET_IN_S):
+                raise h.ViolationError("members", f"{member} is well and was never let in again")

@@ -253,6 +253,11 @@ class Cluster:
         reply = slot.model.get(member.run_id, None, [name])
         return slot.alive and not isinstance(reply, s.NotOwner) and isinstance(reply[0], s.Found)
 
+    def objects(self, member: Member) -> tuple[str, ...]:
+        """The names of what an incarnation holds, for checkers; nothing if it is not up."""
+        model = self._slots[member.name].model
+        return tuple(name for name, _ in model.file().objects) if self.is_alive(member) else ()
+
     # -- messages
 
     def ask(

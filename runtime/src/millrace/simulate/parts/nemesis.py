@@ -19,7 +19,7 @@ from millrace.simulate.parts.cluster import BOTH, FOR_GOOD_S, Cluster, Side, Vie
 from millrace.simulate.parts.server import ServerFile
 from millrace.simulate.parts.snapshots import Shelf
 from millrace.simulate.parts.supervisor import Supervisor
-from millrace.simulate.parts.workload import Workload, root_of
+from millrace.simulate.parts.workload import CALM_S, Workload, root_of
 from millrace.simulate.world import World
 
 RESTART_S = 0.8
@@ -29,6 +29,9 @@ SEVERAL = 0.3
 
 EMPTY_FILE = 0.3
 """How often a file that takes the place of the only server's own holds nothing."""
+
+ONCE_MORE_S = 20.0
+"""How long a server hangs after the storm: longer than a driver waits for it."""
 
 ALL_FROM_TASKS_S = 60.0
 """How long tasks that reach no server do not: longer than it takes to find that out of each."""
@@ -102,6 +105,8 @@ class Nemesis:
             self._world.after(self._to.options.lost_s, self._lose)
         if self._to.options.edit_s is not None:
             self._world.after(self._to.options.edit_s, self._to.supervisor.edit)
+        if self._to.options.late:
+            self._world.after(self._to.options.storm_s + CALM_S - 1.0, self._hang_once_more)
 
     def _again(self, mean_s: float, blow: Callable[[], None]) -> None:
         def strike() -> None:
@@ -372,6 +377,14 @@ class Nemesis:
         seconds = self._how_long(name)
         self._history.add(h.Note(f"{name} hangs for {seconds:.1f} s"))
         self._to.cluster.stop(name, seconds)
+
+    def _hang_once_more(self) -> None:
+        """With nothing else in the way it is left out, and let in again."""
+        members = [member for member in self._to.cluster.alive() if self._expendable(member)]
+        if members and self._copies > 1:
+            name = self._world.rng.choice(members).name
+            self._history.add(h.Note(f"{name} hangs for {ONCE_MORE_S:.1f} s"))
+            self._to.cluster.stop(name, ONCE_MORE_S)
 
     def _slow(self) -> None:
         rng, names = self._world.rng, self._to.cluster.names

@@ -1,19 +1,25 @@
-"""The user puts an older copy of everything back, while the sinks are further.
+"""The user puts an older copy back: of everything, while the sinks are further, or of the view.
 
 With a single state server a work folder is the view and that server's file. The story: a copy is
 taken, the run goes on, everything is stopped, the copy takes its place, and drivers are started on
 it. Each must refuse (``Stop`` behind) with nothing changed on the sinks; then the newest state is
 put back and the run goes on as if nothing had been. What happens on the copy is no part of the
 history that the other checkers judge.
+
+Where the view alone is put back, or is gone, each driver says so and leaves the record as it is:
+without a view also once so many have tried that their tags are above that of the record.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 
-from millrace.protocol.types import View
+from millrace.ids import Execution
+from millrace.protocol.types import Phase, Record, Stamp, View
 from millrace.simulate import history as h
+from millrace.simulate.options import Older
 from millrace.simulate.parts.acklog import AckerProcess, AckLog
 from millrace.simulate.parts.cluster import Cluster, ViewStore
 from millrace.simulate.parts.driver import DriverProcess
@@ -27,6 +33,9 @@ STARTS = 3
 
 REFUSED_WITHIN_S = 60.0
 
+LIVES = 50
+"""Of how many drivers a view that is put back knows nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Copy:
@@ -38,7 +47,10 @@ class Copy:
 
 
 class OlderCopy:
-    """One such story of a run with one server."""
+    """One such story of a run with one server: ``right`` and ``wrong`` are ends of drivers."""
+
+    right = "behind"
+    wrong: tuple[str, ...] = ("drained", "failed")
 
     def __init__(
         self,
@@ -78,20 +90,30 @@ class OlderCopy:
         return [(sink.mark(), sink.high_water) for sink in self._sinks.values()]
 
     def _put_back(self) -> None:
-        if self._copy is None or self._supervisor.drained or not self._sinks_are_further():
+        if self._copy is None or self._supervisor.drained or not self.can_tell():
             return
         self._supervisor.watcher = self._gone
         self._end_drivers()
-        self._newest, self._before = self._now(), self._shown()
+        self._newest = self._now()
         self._history.muted = True
-        self._become(self._copy)
+        self._become(self.made_of(self._copy))
+        self._before = self._shown()
         self._supervisor.start_driver()
         self._world.after(REFUSED_WITHIN_S, self._too_late)
 
-    def _sinks_are_further(self) -> bool:
+    def can_tell(self) -> bool:
+        """Whether a driver can find out that the copy is an older one: the sinks are further."""
         assert self._copy is not None
         sealed = self._cluster.sealed_in(self._copy.server)
         return any(sink.high_water > sealed for sink in self._sinks.values())
+
+    def made_of(self, copy: Copy) -> Copy:
+        """What is put back of a copy."""
+        return copy
+
+    def is_tried(self) -> bool:
+        """Whether enough drivers were started on it."""
+        return self._refused >= STARTS
 
     def _become(self, copy: Copy) -> None:
         self._store.put_back(copy.version, copy.view)
@@ -110,13 +132,13 @@ class OlderCopy:
     def _gone(self, driver: DriverProcess, how: str) -> None:
         if self._newest is None:
             return
-        if how in ("drained", "failed"):
+        if how in self.wrong:
             raise h.ViolationError("older copy", f"a driver on it ended: {driver.machine.stopped}")
         if self._shown() != self._before:
-            raise h.ViolationError("older copy", "a driver on it has changed a sink")
-        if how == "behind":
+            raise h.ViolationError("older copy", "a driver on it has changed something")
+        if how == self.right:
             self._refused += 1
-        if self._refused < STARTS:
+        if not self.is_tried():
             self._world.after(0.5, self._supervisor.start_driver)
         else:
             self._go_on()
@@ -133,3 +155,63 @@ class OlderCopy:
     def _too_late(self) -> None:
         if self._newest is not None:
             raise h.ViolationError("older copy", "no driver on it says so")
+
+
+class OlderView(OlderCopy):
+    """The view alone is put back. Many drivers have come since then, and the server may still be
+    under the stamp of the last one."""
+
+    def can_tell(self) -> bool:
+        assert self._copy is not None
+        view = self._copy.view
+        return view is not None and view.phase is not Phase.CREATING
+
+    def made_of(self, copy: Copy) -> Copy:
+        assert self._newest is not None
+        record, server = self._record(), deepcopy(self._newest.server)
+        assert record is not None
+        tag = replace(record.tag, execution=Execution(record.tag.execution + LIVES))
+        self._last = Stamp(tag.epoch, tag.execution)
+        later = self._cluster.vault.encode(replace(record, tag=tag))
+        server.stamp(server.run_id, self._last)
+        server.write_record(server.run_id, self._last, tag, later)
+        return Copy(copy.version, copy.view, server)
+
+    def _become(self, copy: Copy) -> None:
+        super()._become(copy)
+        if self._newest is not None and self._world.rng.random() < 0.5:
+            (member,) = self._cluster.alive()
+            self._cluster.stamp(member, self._last)
+
+    def _shown(self) -> list[object]:
+        return [*super()._shown(), self._record()]
+
+    def _record(self) -> Record | None:
+        return self._cluster.held(self._name)
+
+
+class NoView(OlderCopy):
+    """The view is gone, and the server was started anew."""
+
+    right = "failed"
+    wrong = ("drained",)
+
+    def can_tell(self) -> bool:
+        record = self._cluster.held(self._name)
+        return record is not None and record.sealed > 0
+
+    def made_of(self, copy: Copy) -> Copy:
+        assert self._newest is not None
+        return Copy(0, None, self._newest.server)
+
+    def is_tried(self) -> bool:
+        view, record = self._store.view, self._cluster.held(self._name)
+        assert record is not None
+        tried = view is not None and view.execution > record.tag.execution
+        return super().is_tried() and tried
+
+    def _shown(self) -> list[object]:
+        return [*super()._shown(), self._cluster.held(self._name)]
+
+
+STORIES = {Older.EVERYTHING: OlderCopy, Older.VIEW: OlderView, Older.NO_VIEW: NoView}

@@ -11,6 +11,9 @@ from millrace.protocol import events as e
 from millrace.protocol.types import Components, Intent, Json, Replay, RootRange
 from millrace.simulate.options import Options, Poison
 
+CALM_S, LATE_S = 5.0, 120.0
+"""How long after the storm the last two roots come, where they come late."""
+
 Root = tuple[str, int, int]
 """(source, partition, offset)."""
 
@@ -168,6 +171,9 @@ def _feeds(options: Options, rng: Random, start_s: float) -> list[Feed]:
     arrivals = sorted(start_s + rng.random() * span_s for _ in range(options.roots))
     for at in arrivals:
         rng.choice(feeds).arrivals.append(at)
+    if options.late and len(feeds[0].arrivals) > 1:
+        calm_s = start_s + options.storm_s
+        feeds[0].arrivals[-2:] = [calm_s + CALM_S, calm_s + LATE_S]
     return feeds
 
 
