@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from millrace.engine.task import kernels
 from millrace.engine.task.batch import Batch
 from millrace.engine.task.context import USER_ERRORS, Task, getting_ready
 from millrace.engine.task.steps.base import Outlet, StreamingStep
-from millrace.engine.task.steps.functions import ROWS_PER_PROGRESS
 from millrace.engine.task.steps.output import RowBuffer
 from millrace.errors import UserCodeError, error_text
 from millrace.functions import Context, Processor, Row
@@ -151,10 +151,11 @@ class ClassStep(StreamingStep):
         batch, held = self.held(batch)
         rows = numbered_rows(held, self.seen.add(batch))
         again: list[int] = []
+        box = self.task.box
         self.task.worked_on(self.name, batch)
         for index, row in enumerate(rows):
-            if index % ROWS_PER_PROGRESS == 0:
-                self.task.box.progress()
+            if monotonic() >= box.due_s:
+                box.progress()
             error = self.call(row, None)
             if isinstance(error, TupleFailedError):
                 self.fail(batch, index, error)
@@ -163,11 +164,11 @@ class ClassStep(StreamingStep):
         if again:
             fresh = numbered_rows(rows_held(batch.data)[0], rows[0].at)
             for index in again:
-                self.task.box.progress()
+                box.progress()
                 error = self.call(fresh[index], None)
                 if error is not None:
                     self.fail(batch, index, error)
-        self.task.box.end()
+        box.end()
         self.send()
 
     def call(self, row: Row, state: dict[str, Any] | None) -> BaseException | None:

@@ -8,6 +8,7 @@ halves of the batch, down to the tuples that it cannot bear.
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,6 @@ from millrace.engine.task.batch import Array, Batch
 from millrace.engine.task.context import USER_ERRORS, Task
 from millrace.engine.task.steps.base import Outlet, StreamingStep
 from millrace.engine.task.steps.output import RowBuffer
-
-ROWS_PER_PROGRESS = 256
-"""Calls of user code between two proofs of progress."""
 
 
 class RowStep(StreamingStep):
@@ -37,14 +35,14 @@ class RowStep(StreamingStep):
         assert self.component.output is not None
         buffer = RowBuffer(self.component.output, self.name)
         batch, rows = self.held(batch)
-        function, box = self._function, self.task.box
+        function, box, add = self._function, self.task.box, buffer.adder()
         again: list[int] = []
         self.task.worked_on(self.name, batch)
         for index, row in enumerate(rows):
-            if index % ROWS_PER_PROGRESS == 0:
+            if monotonic() >= box.due_s:
                 box.progress()
             try:
-                buffer.add_all(function(row), index)
+                add(function(row), index)
             except USER_ERRORS:
                 again.append(index)
         if again:
@@ -80,24 +78,27 @@ class WhereStep(StreamingStep):
     def process(self, batch: Batch) -> None:
         batch, rows = self.held(batch)
         function, box = self._function, self.task.box
-        keep = np.zeros(len(batch), bool)
+        wanted = bytearray(len(batch))
         again: list[int] = []
         self.task.worked_on(self.name, batch)
         for index, row in enumerate(rows):
-            if index % ROWS_PER_PROGRESS == 0:
+            if monotonic() >= box.due_s:
                 box.progress()
             try:
-                keep[index] = bool(function(row))
+                if function(row):
+                    wanted[index] = True
             except USER_ERRORS:
                 again.append(index)
         fresh = rows_held(batch.data)[0] if again else []
         for index in again:
             box.progress()
             try:
-                keep[index] = bool(function(fresh[index]))
+                if function(fresh[index]):
+                    wanted[index] = True
             except USER_ERRORS as error:
                 self.task.fail(batch, index, self.name, error)
         box.end()
+        keep = np.frombuffer(wanted, bool)
         if keep.all():
             self.outlet.emit(batch.data, batch, None)
         else:
