@@ -9,9 +9,18 @@ from enum import IntEnum
 
 
 def error_text(error: BaseException) -> str:
-    """``Type: message`` of any exception, on one line."""
-    message = " ".join(str(error).split())
+    """``Type: message`` of any exception, on one line; its type alone where it has no text."""
+    try:
+        message = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 the boundary to anyone's code
+        message = ""
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def is_order(error: BaseException) -> bool:
+    """Whether it tells a process or a generator to end, whatever code it passes through; user code
+    may raise anything else, also what is no ``Exception``."""
+    return isinstance(error, KeyboardInterrupt | GeneratorExit)
 
 
 class ExitCode(IntEnum):

@@ -14,10 +14,10 @@ from millrace.engine.program.program import Component
 from millrace.engine.program.schema import rows_held
 from millrace.engine.task import kernels
 from millrace.engine.task.batch import Batch
-from millrace.engine.task.context import USER_ERRORS, Task, getting_ready
+from millrace.engine.task.context import Task, getting_ready
 from millrace.engine.task.steps.base import Outlet, StreamingStep
 from millrace.engine.task.steps.output import RowBuffer
-from millrace.errors import UserCodeError, error_text
+from millrace.errors import UserCodeError, error_text, is_order
 from millrace.functions import Context, Processor, Row
 
 log = logging.getLogger(__name__)
@@ -176,7 +176,9 @@ class ClassStep(StreamingStep):
         mark = self.out.begin(row, state)
         try:
             self.instance.process(row, self.out)
-        except USER_ERRORS as error:
+        except BaseException as error:
+            if is_order(error):
+                raise
             self.out.back_to(mark)
             return error
         return None
@@ -191,7 +193,9 @@ class ClassStep(StreamingStep):
         self.task.box.begin(self.name, batch=True)
         try:
             self.instance.finish(self.out)
-        except USER_ERRORS as error:
+        except BaseException as error:
+            if is_order(error):
+                raise
             raise UserCodeError(
                 f"processor {self.name!r}: finish raised {error_text(error)}"
             ) from error
@@ -201,7 +205,9 @@ class ClassStep(StreamingStep):
     def close(self) -> None:
         try:
             self.instance.close()
-        except USER_ERRORS as error:
+        except BaseException as error:
+            if is_order(error):
+                raise
             # The window's work is done; what cannot be released does not undo it.
             log.warning("processor %r cannot be closed: %s", self.name, error_text(error))
 

@@ -17,9 +17,10 @@ import pyarrow as pa
 from millrace.engine.program.program import Component
 from millrace.engine.program.schema import OutputError, conform, own, rows_held
 from millrace.engine.task.batch import Array, Batch
-from millrace.engine.task.context import USER_ERRORS, Task
+from millrace.engine.task.context import Task
 from millrace.engine.task.steps.base import Outlet, StreamingStep
 from millrace.engine.task.steps.output import RowBuffer
+from millrace.errors import is_order
 
 
 class RowStep(StreamingStep):
@@ -43,7 +44,9 @@ class RowStep(StreamingStep):
                 box.progress()
             try:
                 add(function(row), index)
-            except USER_ERRORS:
+            except BaseException as error:
+                if is_order(error):
+                    raise
                 again.append(index)
         if again:
             fresh, _ = rows_held(batch.data)  # the first call may have changed its row
@@ -56,7 +59,9 @@ class RowStep(StreamingStep):
         self.task.box.progress()
         try:
             buffer.add_all(self._function(row), index)
-        except USER_ERRORS as error:
+        except BaseException as error:
+            if is_order(error):
+                raise
             self.task.fail(batch, index, self.name, error)
 
     def _emit(self, buffer: RowBuffer, batch: Batch) -> None:
@@ -87,7 +92,9 @@ class WhereStep(StreamingStep):
             try:
                 if function(row):
                     wanted[index] = True
-            except USER_ERRORS:
+            except BaseException as error:
+                if is_order(error):
+                    raise
                 again.append(index)
         fresh = rows_held(batch.data)[0] if again else []
         for index in again:
@@ -95,7 +102,9 @@ class WhereStep(StreamingStep):
             try:
                 if function(fresh[index]):
                     wanted[index] = True
-            except USER_ERRORS as error:
+            except BaseException as error:
+                if is_order(error):
+                    raise
                 self.task.fail(batch, index, self.name, error)
         box.end()
         keep = np.frombuffer(wanted, bool)
@@ -124,7 +133,9 @@ class VectorStep(StreamingStep):
             self.task.box.progress()
             try:
                 parts.append(self._call(batch.data, index, 1))
-            except USER_ERRORS as error:
+            except BaseException as error:
+                if is_order(error):
+                    raise
                 self.task.fail(batch, index, self.name, error)
         self.task.box.end()
         if not parts:
@@ -149,7 +160,9 @@ class VectorStep(StreamingStep):
         try:
             parts.append(self._call(data, start, count))
             return
-        except USER_ERRORS:
+        except BaseException as error:
+            if is_order(error):
+                raise
             if count == 1:
                 again.append(start)
                 return

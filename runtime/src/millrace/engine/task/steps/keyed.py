@@ -18,13 +18,14 @@ from millrace.ddl import Column
 from millrace.engine.program.program import Channel, Component
 from millrace.engine.program.schema import rows_held
 from millrace.engine.task.batch import Array, Batch, concat
-from millrace.engine.task.context import USER_ERRORS, Task
+from millrace.engine.task.context import Task
 from millrace.engine.task.exchange import EnvelopeError
 from millrace.engine.task.keys import Keys, encode_keys
 from millrace.engine.task.state import TaskState
 from millrace.engine.task.steps.base import CollectingStep, Outlet
 from millrace.engine.task.steps.classes import ClassStep, TupleFailedError, numbered_rows
 from millrace.engine.task.steps.output import RowBuffer
+from millrace.errors import is_order
 from millrace.functions import Processor, Row, StateMigration
 from millrace.sources.arrow_types import arrow_schema
 from millrace.state.keyed.dictstate import DictState
@@ -53,7 +54,7 @@ class KeyedInput:
         self._component = component
         self._state = state
         known = tuple(Migration(tuple(arrow_schema(one.state)), one.function) for one in migrations)
-        self.migrations = Migrations(component.name, known, USER_ERRORS, self._watched)
+        self.migrations = Migrations(component.name, known, self._watched)
 
     def keys(self, batch: Batch) -> Keys:
         """Keys of the batch, all of which belong here.
@@ -184,7 +185,9 @@ class StatefulStep(CollectingStep):
                 if timed:
                     state, place = states[code]
                     state.updated(place, before)
-            except USER_ERRORS:
+            except BaseException as error:
+                if is_order(error):
+                    raise
                 buffer.cut_parent(index)
                 state, place = states[code]
                 state.values[place] = before
@@ -202,7 +205,9 @@ class StatefulStep(CollectingStep):
             buffer.add_all(self._function(row, state.values[place]), index)
             settle(state, place)
             state.updated(place, before)
-        except USER_ERRORS as error:
+        except BaseException as error:
+            if is_order(error):
+                raise
             buffer.cut_parent(index)
             state.values[place] = before
             self.task.fail(batch, index, self.name, error)
