@@ -203,6 +203,8 @@ class ClassStep(StreamingStep):
         self.send()
 
     def close(self) -> None:
+        # No root is in hand any more, also where it failed with some.
+        self.task.box.begin(self.name)
         try:
             self.instance.close()
         except BaseException as error:
@@ -210,6 +212,7 @@ class ClassStep(StreamingStep):
                 raise
             # The window's work is done; what cannot be released does not undo it.
             log.warning("processor %r cannot be closed: %s", self.name, error_text(error))
+        self.task.box.end()
 
     def send(self) -> None:
         """Send on what was emitted since the last time."""
