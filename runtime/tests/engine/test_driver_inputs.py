@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from millrace.clock import Clock, SystemClock
+from millrace.engine.driver import letters
 from millrace.engine.driver import planner as planning
 from millrace.engine.driver.errands import MOST_IN_A_ROW
 from millrace.engine.driver.home.inbox import Mailbox
@@ -482,6 +483,20 @@ def test_a_letter_is_written_whatever_its_payload_does():
     (letter,) = decode_letters(encode_letters([ROOT], {"lines": Broken()}))
     assert letter["payload"] is None
     assert "a.txt" in letter["payloadError"]
+
+
+def test_letters_that_are_too_large_together_are_written_without_some_payloads(monkeypatch):
+    monkeypatch.setattr(letters, "MOST_BYTES", 3_000)
+    sizes = {1: 1_000, 2: 2_500, 3: 500}
+    source = SimpleNamespace(
+        place=lambda root: "a.txt", payload=lambda root: b"x" * sizes[root.offset]
+    )
+    roots = [replace(ROOT, offset=offset) for offset in sizes]
+    written = decode_letters(encode_letters(roots, {"lines": source}))
+    held = [one["payload"] and len(one["payload"]) for one in written]
+    assert held == [1_000, None, 500]
+    assert "MiB" in written[1]["payloadError"]
+    assert [replay_of(one).offset for one in written] == [1, 2, 3]
 
 
 def test_a_letter_that_had_all_its_replays_gets_one_more_under_a_number_of_its_own():
