@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 
 from millrace.clock import Clock, SystemClock
@@ -26,6 +27,7 @@ from millrace.engine.driver.home.reader import InboxReader
 from millrace.engine.driver.letters import decode_letters, encode_letters, replay_of
 from millrace.engine.driver.planner import Pace, Planner
 from millrace.engine.driver.process import DriverProcess
+from millrace.engine.program.cutting import cut_intent
 from millrace.errors import (
     ExitCode,
     NewerFormatError,
@@ -37,6 +39,7 @@ from millrace.homes.documents import Ask, Proposal, Request
 from millrace.homes.memory import MemoryInbox
 from millrace.homes.stores import HomeAwayError
 from millrace.protocol import events as e
+from millrace.protocol.codec import decode, encode
 from millrace.protocol.record import Backoff, first_record, set_aside
 from millrace.protocol.types import (
     Components,
@@ -49,7 +52,7 @@ from millrace.protocol.types import (
     Tag,
 )
 from millrace.repeats import TEXTS_KEPT
-from millrace.sources.base import SourcePlan
+from millrace.sources.base import Source, SourcePlan
 from millrace.state.inboxfiles import InboxFiles
 from millrace.state.journalfiles import JournalFiles
 
@@ -466,6 +469,33 @@ def test_news_without_an_end_and_without_a_record_keep_nobody_busy():
     planner.stop()
     assert events.empty()
     assert 2 <= source.looks <= 0.5 / planning.LEAST_PAUSE_S + 5
+
+
+class OfTuples(Source):
+    """A source whose locators are no JSON as they are."""
+
+    def schema(self):
+        return pa.schema([("n", pa.int64())])
+
+    def plan(self, offsets, max_records):
+        return SourcePlan((self.range_of("a", 0, 4, {"at": (1, ("b", None))}),), 4, True)
+
+    def read(self, piece):
+        raise NotImplementedError
+
+    def split(self, piece, count):
+        first, second = super().split(piece, count)
+        return replace(first, locator=(1, 2)), replace(second, locator=(2, 3))
+
+
+def test_an_intent_that_is_read_is_the_one_that_was_planned(tmp_path):
+    """Else a driver whose members change takes its own window for one that has not begun."""
+    source = OfTuples("lines", {}, tmp_path)
+    found = planning.look([source], {}, 10)
+    intent = Intent(1, found.ranges)
+    assert intent.ranges[0].locator == {"at": [1, ["b", None]]}
+    for one in (intent, *cut_intent(intent, 2, {"lines": source})):
+        assert decode(Intent, encode(one)) == one
 
 
 def test_a_source_whose_news_fail_is_asked_all_the_same():
