@@ -22,6 +22,12 @@ def error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
+def is_order(error: BaseException) -> bool:
+    """Whether it tells a process or a generator to end, whatever code it passes through; user code
+    may raise anything else, also what is no ``Exception``."""
+    return isinstance(error, KeyboardInterrupt | GeneratorExit)
+
+
 class ExitCode(IntEnum):
     """Exit codes of the ``millrace`` command."""
 

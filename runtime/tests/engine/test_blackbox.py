@@ -18,6 +18,7 @@ import pytest
 from millrace.engine.task import blackbox, deaths
 from millrace.engine.task.blackbox import NOTE_BYTES, Box, Note, Page, Recipient
 from millrace.engine.task.deaths import Death
+from millrace.engine.task.steps.classes import ClassStep
 from millrace.engine.task.steps.keyed import KeyedInput
 from millrace.functions import StateMigration
 from millrace.protocol.names import read_name
@@ -147,6 +148,19 @@ def migrating(hook):
 def test_a_migration_that_does_not_return_is_told_and_blames_no_root(page, hook, told):
     pid, (death, _) = outlive(page, migrating(hook))
     assert told in deaths.describe(death, 30.0)
+    assert f"process {pid} ended in processor 'split' (" in deaths.describe(death, 30.0)
+    assert not death.blames(ATTEMPT)
+
+
+def test_a_class_that_does_not_close_is_told_and_blames_no_root(page):
+    def close(box):
+        box.begin("split", (4, 8), batch=True)  # it failed in the middle of a batch
+        component = SimpleNamespace(name="split", output=pa.schema([pa.field("n", pa.int64())]))
+        instance = SimpleNamespace(close=lambda: wait_in_c(box))
+        ClassStep(SimpleNamespace(box=box), component, None, instance).close()
+
+    pid, (death, _) = outlive(page, close)
+    assert (death.signal, death.note.roots) == (signal.SIGALRM, None)
     assert f"process {pid} ended in processor 'split' (" in deaths.describe(death, 30.0)
     assert not death.blames(ATTEMPT)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
@@ -110,3 +112,47 @@ def test_a_worker_ends_with_a_daemon_that_is_killed() -> None:
             assert ended == [worker]
         finally:
             os.close(worker)
+
+
+WITH_CHILD = """
+import os, signal
+import pyspark.worker
+from millrace.engine.task import daemon
+
+
+def task(infile, outfile):
+    # User code leaves a process behind, and the worker is ended.
+    if os.fork() == 0:
+        signal.pause()
+    os.kill(os.getpid(), signal.SIGALRM)
+
+
+pyspark.worker.main = task
+daemon._prepare = daemon._keep_secrets = lambda: None
+daemon.main()
+"""
+
+
+def test_spark_hears_of_the_end_of_a_worker_that_has_children(tmp_path) -> None:
+    environment = {
+        **os.environ,
+        "PYTHON_UNIX_DOMAIN_ENABLED": "true",
+        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(tmp_path),
+    }
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", WITH_CHILD]
+    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe) as daemon:
+        try:
+            assert daemon.stdout is not None
+            length = int.from_bytes(daemon.stdout.read(4), "big")
+            place = daemon.stdout.read(length).decode()
+            with socket.socket(socket.AF_UNIX) as spark:
+                spark.settimeout(WAIT_S)
+                spark.connect(place)
+                assert len(spark.recv(4)) == 4  # the worker's pid
+                assert spark.recv(1) == b""
+        finally:
+            # With the process that user code left.
+            with suppress(ProcessLookupError):
+                os.killpg(daemon.pid, signal.SIGKILL)
+            daemon.kill()

@@ -11,10 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 
 from millrace import durable
 from millrace.clock import Clock, SystemClock
+from millrace.engine.driver import letters
 from millrace.engine.driver import planner as planning
 from millrace.engine.driver.errands import MOST_IN_A_ROW
 from millrace.engine.driver.home.inbox import Mailbox
@@ -27,6 +29,7 @@ from millrace.engine.driver.home.reader import InboxReader
 from millrace.engine.driver.letters import decode_letters, encode_letters, replay_of
 from millrace.engine.driver.planner import Pace, Planner
 from millrace.engine.driver.process import DriverProcess
+from millrace.engine.program.cutting import cut_intent
 from millrace.errors import (
     ExitCode,
     NewerFormatError,
@@ -38,6 +41,7 @@ from millrace.homes.documents import Ask, Proposal, Request, Status
 from millrace.homes.memory import MemoryInbox
 from millrace.homes.stores import HomeAwayError
 from millrace.protocol import events as e
+from millrace.protocol.codec import decode, encode
 from millrace.protocol.record import Backoff, first_record, set_aside
 from millrace.protocol.types import (
     Components,
@@ -50,7 +54,7 @@ from millrace.protocol.types import (
     Tag,
 )
 from millrace.repeats import TEXTS_KEPT
-from millrace.sources.base import SourcePlan
+from millrace.sources.base import Source, SourcePlan
 from millrace.state.inboxfiles import InboxFiles
 from millrace.state.journalfiles import JournalFiles
 
@@ -497,6 +501,33 @@ def test_news_without_an_end_and_without_a_record_keep_nobody_busy():
     assert 2 <= source.looks <= 0.5 / planning.LEAST_PAUSE_S + 5
 
 
+class OfTuples(Source):
+    """A source whose locators are no JSON as they are."""
+
+    def schema(self):
+        return pa.schema([("n", pa.int64())])
+
+    def plan(self, offsets, max_records):
+        return SourcePlan((self.range_of("a", 0, 4, {"at": (1, ("b", None))}),), 4, True)
+
+    def read(self, piece):
+        raise NotImplementedError
+
+    def split(self, piece, count):
+        first, second = super().split(piece, count)
+        return replace(first, locator=(1, 2)), replace(second, locator=(2, 3))
+
+
+def test_an_intent_that_is_read_is_the_one_that_was_planned(tmp_path):
+    """Else a driver whose members change takes its own window for one that has not begun."""
+    source = OfTuples("lines", {}, tmp_path)
+    found = planning.look([source], {}, 10)
+    intent = Intent(1, found.ranges)
+    assert intent.ranges[0].locator == {"at": [1, ["b", None]]}
+    for one in (intent, *cut_intent(intent, 2, {"lines": source})):
+        assert decode(Intent, encode(one)) == one
+
+
 def test_a_source_whose_news_fail_is_asked_all_the_same():
     source, events = Trickle(), queue.SimpleQueue()
     source.on_news = Broken().plan
@@ -512,6 +543,20 @@ def test_a_letter_is_written_whatever_its_payload_does():
     (letter,) = decode_letters(encode_letters([ROOT], {"lines": Broken()}))
     assert letter["payload"] is None
     assert "a.txt" in letter["payloadError"]
+
+
+def test_letters_that_are_too_large_together_are_written_without_some_payloads(monkeypatch):
+    monkeypatch.setattr(letters, "MOST_BYTES", 3_000)
+    sizes = {1: 1_000, 2: 2_500, 3: 500}
+    source = SimpleNamespace(
+        place=lambda root: "a.txt", payload=lambda root: b"x" * sizes[root.offset]
+    )
+    roots = [replace(ROOT, offset=offset) for offset in sizes]
+    written = decode_letters(encode_letters(roots, {"lines": source}))
+    held = [one["payload"] and len(one["payload"]) for one in written]
+    assert held == [1_000, None, 500]
+    assert "MiB" in written[1]["payloadError"]
+    assert [replay_of(one).offset for one in written] == [1, 2, 3]
 
 
 def test_a_letter_that_had_all_its_replays_gets_one_more_under_a_number_of_its_own():

@@ -205,6 +205,20 @@ def test_a_deletion_that_is_made_later_or_by_another_stops_nobody(driver, monkey
     assert events.empty()
 
 
+@pytest.mark.parametrize("error", [ObjectTooLargeError("560 MB"), UnreachableError("away")])
+def test_dead_letters_that_no_server_will_take_stop_the_driver(driver, monkeypatch, error):
+    performer, events, told = driver
+    monkeypatch.setattr(
+        performer._equipment.stores, "put_everywhere", raising(error), raising=False
+    )
+    performer.perform(e.WriteDead("1.1.1.1/dead", STAMP, 1, ()))
+    performer._asking.stop()
+    performer._asking.join(WAIT_S)
+    assert events.empty() == error.retryable
+    assert events.empty() or events.get() is error
+    assert told.exists() == error.retryable
+
+
 class Shown:
     """A publisher of one sink whose ``publish`` raises in turn what is in ``errors``."""
 

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millrace.engine.task import exchange
-from millrace.engine.task.batch import ID, ROOT
+from millrace.engine.task import exchange, kernels
+from millrace.engine.task.batch import ANCHORS, ID, ROOT
 from millrace.engine.task.exchange import Check, EnvelopeError, Header, Parcel, Transport
 from millrace.errors import NewerFormatError
 from millrace.protocol.types import TaskId
@@ -101,6 +101,26 @@ def test_a_root_that_the_window_lacks_is_refused_before_it_is_used():
     exchange.check_roots(a_table(5), 5, "split>counts")
     with pytest.raises(EnvelopeError, match="roots"):
         exchange.check_roots(a_table(6), 5, "split>counts")
+
+
+def test_an_anchor_that_the_window_lacks_is_refused_before_it_is_used():
+    tree = kernels.WINDOW_TREE | 1
+    anchors = pa.array([[0], [1, 4], [2, kernels.UNTRACKED], [tree, 3], [4]], pa.list_(pa.uint32()))
+    table = a_table(5).append_column(ANCHORS, anchors)
+    exchange.check_roots(table, 5, "split>counts")
+    exchange.check_roots(table.slice(0, 1), 5, "split>counts")
+    wrong = pa.array([[0], [1, 5], [2], [3], [4]], pa.list_(pa.uint32()))
+    table = a_table(5).append_column(ANCHORS, wrong)
+    with pytest.raises(EnvelopeError, match="roots"):
+        exchange.check_roots(table, 5, "split>counts")
+
+
+def test_lists_of_anchors_that_lie_elsewhere_are_refused_before_they_are_used():
+    offsets = pa.array(np.array([0, 1, 900, 3, 4, 5], np.int32)).buffers()[1]
+    roots = pa.array(np.arange(5, dtype=np.uint32))
+    wild = pa.Array.from_buffers(pa.list_(pa.uint32()), 5, [None, offsets], children=[roots])
+    with pytest.raises(EnvelopeError, match="damaged anchors"):
+        exchange.check_roots(a_table(5).append_column(ANCHORS, wild), 5, "split>counts")
 
 
 def test_the_check_covers_count_and_ids():

@@ -7,6 +7,7 @@ import pickle
 import threading
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -97,6 +98,17 @@ def test_small_and_large_windows_go_on_with_the_same_state(windows, tmp_path):
     totals = {r["word"]: r["n"] for r in outcome.rows["rows"]}
     assert totals == {w: n for w, n in WORDS.items() if w in totals}
     assert "alpha" in totals
+
+
+def test_a_large_job_leaves_no_file_behind(windows, tmp_path, spark):
+    """Such as one whose state lies in many objects."""
+    kept = Path(spark.sparkContext._temp_dir)
+    before = set(kept.iterdir())
+    write_lines(tmp_path, LINES)
+    run = windows(COUNT)
+    run.chains["of no processor"] = bytes(2 << 20)
+    assert run.go().verdict.complete
+    assert set(kept.iterdir()) == before
 
 
 def test_a_worker_that_is_killed_is_run_again_within_the_attempt(windows, tmp_path):

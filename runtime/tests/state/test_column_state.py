@@ -241,7 +241,7 @@ def test_state_of_dicts_goes_on_in_columns_and_is_migrated() -> None:
     same.apply(blobs.read(blob.data, kind="dict"))
     assert contents(same) == {"a": {"n": 1}, "b": {"n": 2}}
     known = Migration(tuple(old), lambda held: {"n": -held["n"], "tags": ["x"]})
-    today = ColumnState(KEYS, VALUES, K, 0, Migrations("p", (known,), (Exception,)))
+    today = ColumnState(KEYS, VALUES, K, 0, Migrations("p", (known,)))
     today.apply(blobs.read(blob.data))
     assert contents(today) == {
         "a": {"n": -1, "x": None, "tags": ["x"]},

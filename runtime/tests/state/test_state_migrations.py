@@ -46,7 +46,7 @@ def old_blob(values: dict[int, int | None], ttl_ms: int = 0) -> blobs.Blob:
 
 def today(function: Any, ttl_ms: int = 0) -> DictState:
     known = (Migration(tuple(OLD), function),)
-    return DictState(KEYS, NEW, K, ttl_ms, Migrations("counts", known, (Exception,)))
+    return DictState(KEYS, NEW, K, ttl_ms, Migrations("counts", known))
 
 
 def migrated(function: Any, values: dict[int, int | None]) -> dict[int, dict[str, Any]]:

@@ -19,7 +19,7 @@ from typing import Any, NewType, TypeVar, cast
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from millrace.errors import NewerFormatError, ProtocolError
-from millrace.protocol.types import FORMAT, Record, View
+from millrace.protocol.types import FORMAT, Json, Record, View
 from millrace.protocol.upgrades import STEPS, Steps, upgraded
 
 T = TypeVar("T")
@@ -31,6 +31,11 @@ _CONFIG = ConfigDict(strict=True, extra="forbid")
 _UNKNOWN = "unexpected_keyword_argument"
 _MISSING = "missing"
 _NO_JSON = "json_invalid"
+
+_OWN_TYPES = (
+    "offsets and locators must consist of null, booleans, finite numbers, strings, lists and "
+    "string-keyed objects"
+)
 
 _SHOWN = 60
 """Characters of a wrong value that an error shows."""
@@ -50,10 +55,20 @@ def encode(value: object) -> bytes:
         body = _ENCODE_JSON(plain).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ProtocolError(
-            f"{kind.__name__}: cannot be written as JSON ({error}); offsets and locators must "
-            "consist of null, booleans, finite numbers, strings, lists and string-keyed objects"
+            f"{kind.__name__}: cannot be written as JSON ({error}); {_OWN_TYPES}"
         ) from error
     return b"%b%08x%b%b}" % (_head(kind), zlib.crc32(body), _VALUE, body)
+
+
+def as_read(value: Json) -> Json:
+    """What is read where ``value`` is written: a list for a tuple, say. Raises ``ProtocolError``
+    where JSON cannot say it."""
+    try:
+        return json.loads(_ENCODE_JSON(value))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ProtocolError(
+            f"{value!r:.{_SHOWN}} cannot be written as JSON ({error}); {_OWN_TYPES}"
+        ) from error
 
 
 def decode(kind: type[T], data: bytes, steps: Steps = STEPS) -> T:

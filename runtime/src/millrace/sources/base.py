@@ -126,7 +126,8 @@ class Source(ABC):
 
     ``options`` are the topology file's, ``folder`` is where that file lies and what relative paths
     start from. Offsets and locators consist of JSON's own types and are kept in the record of the
-    topology, which is written with every window: keep them small.
+    topology, which is written with every window: keep them small. ``read`` gets a locator as it is
+    read there, with a list for each tuple.
 
     ``plan`` is called by one thread of the driver; ``split``, ``locate`` and ``payload`` may be
     called by another at the same time; ``read`` runs in workers.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 
 import numpy as np
@@ -14,6 +15,17 @@ CALLS: dict[str, int] = {}
 """How often a word was seen, in this process; tests clear it."""
 
 
+class Panic(BaseException):
+    """As code in Rust raises it."""
+
+
+class MuteError(Exception):
+    """Has no text: its argument is none."""
+
+    def __str__(self):
+        return self.args[0]
+
+
 def raise_if_bad(word):
     CALLS[word] = CALLS.get(word, 0) + 1
     if word.startswith("bad"):
@@ -24,6 +36,12 @@ def raise_if_bad(word):
         sys.exit(3)
     if word.startswith("huge"):
         raise MemoryError
+    if word.startswith("panic"):
+        raise Panic("not understood")
+    if word.startswith("cancel"):
+        raise asyncio.CancelledError
+    if word.startswith("mute"):
+        raise MuteError({"code": 3})
 
 
 @row(output="word string")

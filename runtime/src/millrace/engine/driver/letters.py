@@ -16,10 +16,19 @@ _MAGIC = b"MRDEAD"
 _OLD = b'{"format":'
 _NUMBERS = ("partition", "offset", "number")
 _TEXTS = ("source", "processor", "error", "payloadEncoding")
+MOST_BYTES = 256 << 20
+"""Of an object's letters with their payloads, half of what a state server takes: there is room left
+for letters without."""
+
 _FIELDS = {"alone", "locator", "payload", "payloadError", "trace", "where", *_NUMBERS, *_TEXTS}
 _DAMAGED = (
     "an object of dead letters is damaged and not believed; bring back the state server's "
     "append-only file from a copy, or give its letters up with millrace dead-letters drop"
+)
+
+_TOO_MUCH = (
+    f"the dead letters of its window have more than {MOST_BYTES >> 20} MiB with their payloads; "
+    "the record itself is where it was, and replay reads it there"
 )
 
 
@@ -32,9 +41,20 @@ def _digest(data: bytes) -> bytes:
 
 
 def encode_letters(letters: Sequence[Replay], sources: Mapping[str, Source]) -> bytes:
-    """The object of one window's dead letters: a line with its checksum, and JSON."""
-    document = {"format": FORMAT, "letters": [_letter(one, sources) for one in letters]}
-    data = json.dumps(document).encode()
+    """The object of one window's dead letters: a line with its checksum, and JSON.
+
+    What would make it larger than ``MOST_BYTES`` is left out: payloads of some of them.
+    """
+    texts: list[str] = []
+    size = 0
+    for root in letters:
+        letter = _letter(root, sources)
+        text = json.dumps(letter)
+        if size + len(text) > MOST_BYTES:
+            text = json.dumps({**letter, **payload_fields(None), "payloadError": _TOO_MUCH})
+        size += len(text)
+        texts.append(text)
+    data = f'{{"format": {FORMAT}, "letters": [{", ".join(texts)}]}}'.encode()
     return b"%s %s\n%s" % (_MAGIC, _digest(data), data)
 
 

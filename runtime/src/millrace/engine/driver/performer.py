@@ -397,6 +397,8 @@ class RealPerformer:
             try:
                 self._equipment.stores.put_everywhere(action.stamp, action.name, data)
             except StateServerError as error:
+                if not error.retryable:
+                    raise
                 return self._held_up(
                     f"dead letters of window {action.window} wait: {error}", action.window
                 )

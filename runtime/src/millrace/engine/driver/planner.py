@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from millrace import crash
 from millrace.clock import Clock
 from millrace.engine.driver.errands import MOST_IN_A_ROW, Patience
+from millrace.engine.program.cutting import as_recorded
 from millrace.errors import ExitCode, MillraceError, SourceAwayError, error_text, message_of
 from millrace.protocol import events as e
 from millrace.protocol.types import Json, RootRange
@@ -107,7 +108,7 @@ def look(
         except BaseException as error:
             # The boundary to anyone's code.
             raise PlanRaisedError(source.name, error) from error
-        found[number] = plan.ranges
+        found[number] = tuple(as_recorded(piece) for piece in plan.ranges)
         left -= sum(r.count for r in plan.ranges)
         after[source.name] = plan.offsets
         drained = drained and plan.drained

@@ -52,6 +52,7 @@ from millrace.homes.told import read_topology
 from millrace.homes.tuning import Tuning
 from millrace.metrics.tally import Sample
 from millrace.protocol import events as e
+from millrace.protocol.codec import as_read
 from millrace.protocol.cohorts import DeadLimit
 from millrace.protocol.driver import Driver
 from millrace.protocol.record import Backoff
@@ -435,7 +436,7 @@ class DriverProcess:
 
     def _locate(self, piece: RootRange, index: int) -> Json:
         named = {source.name: source for source in self._sources}
-        return named[piece.source].locate(piece, index)
+        return as_read(named[piece.source].locate(piece, index))
 
     # -- watching
 

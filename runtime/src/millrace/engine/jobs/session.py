@@ -71,6 +71,8 @@ _DEFAULTS = {
     # The binary of each stage is broadcast, in a buffer of this size: 4 MiB by default, which G1
     # cannot place without collecting.
     "spark.broadcast.blockSize": "128k",
+    # What is larger goes through a file for each pass, which stays until Spark ends.
+    "spark.broadcast.UDFCompressionThreshold": "64m",
     "spark.driver.extraJavaOptions": _REGIONS,
     "spark.executor.extraJavaOptions": _REGIONS,
     "spark.eventLog.enabled": "false",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from millrace.errors import SourceError
+from millrace.protocol.codec import as_read
 from millrace.protocol.types import Intent, RootRange
 from millrace.sources.base import Source
 
@@ -23,14 +24,20 @@ def cut_intent(intent: Intent, at: int, sources: Mapping[str, Source]) -> tuple[
         else:
             first, second = sources[piece.source].split(piece, left)
             _check(piece, left, first, second)
-            low.append(first)
-            high.append(second)
+            low.append(as_recorded(first))
+            high.append(as_recorded(second))
         left -= piece.count
     replays = max(0, left)
     return (
         replace(intent, ranges=tuple(low), replays=intent.replays[:replays]),
         replace(intent, ranges=tuple(high), replays=intent.replays[replays:]),
     )
+
+
+def as_recorded(piece: RootRange) -> RootRange:
+    """What a source gave, as whoever reads the record finds it: an intent that was read is equal to
+    the one that was written. Raises ``ProtocolError`` where the locator is none for a record."""
+    return replace(piece, locator=as_read(piece.locator))
 
 
 def _check(piece: RootRange, at: int, first: RootRange, second: RootRange) -> None:

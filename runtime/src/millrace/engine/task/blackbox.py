@@ -11,9 +11,11 @@ never returns to the interpreter, ends the process.
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
 import signal
+import time
 from dataclasses import asdict, dataclass, replace
 
 from millrace.ids import NO_WINDOW, Epoch, Execution, WindowAttempt, WindowNumber
@@ -27,6 +29,9 @@ PAGE_NAME = "millrace-note"
 
 NOTE_BYTES = 1024
 _PAGE_BYTES = 8192
+
+_PROOFS = 10
+"""Of progress within ``tupleTimeout``; each is a system call, too slow for every tuple."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +148,8 @@ class Box:
 
     def __init__(self, page: Page | None, timeout_s: float | None) -> None:
         self._timeout_s = timeout_s
+        self.due_s = math.inf
+        """From when on, by ``time.monotonic``, whoever sees progress is to tell of it."""
         self._page = page
         self._task = Note(os.getpid(), Execution(0), NO_WINDOW, WindowAttempt(0), 0, 0)
 
@@ -167,6 +174,7 @@ class Box:
         """The batch goes on: the time starts again."""
         if self._timeout_s is not None:
             signal.setitimer(signal.ITIMER_REAL, self._timeout_s)
+            self.due_s = time.monotonic() + self._timeout_s / _PROOFS
 
     def end(self) -> None:
         """User code has returned."""

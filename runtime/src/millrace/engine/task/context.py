@@ -14,12 +14,9 @@ from millrace.engine.task.blackbox import Box
 from millrace.engine.task.books import Books, Failures
 from millrace.engine.task.memory import WorkerMemory
 from millrace.engine.task.traces import Traces
-from millrace.errors import MillraceError, error_text
+from millrace.errors import MillraceError, error_text, is_order
 from millrace.protocol.names import TaskObject
 from millrace.protocol.types import AttemptPlan, TaskId
-
-USER_ERRORS: tuple[type[BaseException], ...] = (Exception, SystemExit)
-"""What user code may raise on a tuple; a module that calls ``sys.exit`` must not end a worker."""
 
 
 @dataclass(slots=True)
@@ -84,7 +81,9 @@ def getting_ready(processor: str) -> Iterator[None]:
     """Around user code that runs before the first tuple. Raises ``UnavailableError``."""
     try:
         yield
-    except USER_ERRORS as error:
+    except BaseException as error:
+        if is_order(error):
+            raise
         raise UnavailableError(
             f"processor {processor!r} cannot be opened: {error_text(error)}; it is tried again"
         ) from error

@@ -15,8 +15,10 @@ import gc
 import os
 import signal
 import socket
+import stat
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +56,7 @@ def main() -> None:
     _watch_children()
     from pyspark import daemon
 
+    daemon.worker = _alone_with_spark(daemon.worker)
     daemon.manager()
 
 
@@ -143,6 +146,36 @@ def _watch_children() -> None:
 
     os.fork = forked
     signal.signal = guarded  # type: ignore[assignment]
+
+
+Worker = Callable[[socket.socket, bool], int]
+
+
+def _alone_with_spark(worker: Worker) -> Worker:
+    """What Spark's daemon calls for each task of a forked worker, so that no process which user
+    code forks has the worker's socket: by the socket's end Spark hears that the worker has ended,
+    and a copy would keep it waiting."""
+    known: set[int] = set()
+
+    def watched(sock: socket.socket, authenticated: bool) -> int:
+        number = os.fstat(sock.fileno()).st_ino
+        if number not in known:
+            known.add(number)
+            os.register_at_fork(after_in_child=lambda: _let_go(number))
+        return worker(sock, authenticated)
+
+    return watched
+
+
+def _let_go(number: int) -> None:
+    """Put the null device in the place of every descriptor of a socket, given by its inode."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # the descriptor of the list itself is closed by now
+            found = os.fstat(int(name))
+            if stat.S_ISSOCK(found.st_mode) and found.st_ino == number:
+                os.dup2(null, int(name), inheritable=False)
+    os.close(null)
 
 
 def _page() -> Page | None:

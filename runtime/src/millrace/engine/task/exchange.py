@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from millrace.engine.program import signing
 from millrace.engine.task import kernels
-from millrace.engine.task.batch import ID, ROOT
+from millrace.engine.task.batch import ANCHORS, ID, ROOT
 from millrace.errors import EngineError, NewerFormatError
 from millrace.protocol.types import FORMAT, TaskId, TaskReport
 
@@ -121,7 +121,14 @@ def _check_content(parcel: Parcel) -> None:
 
 def check_roots(table: pa.Table, roots: int, edge: str) -> None:
     """Refuse root numbers outside the window, which the kernels could not index."""
-    for chunk in table.column(ROOT).chunks:
+    chunks = table.column(ROOT).chunks
+    for lists in table.column(ANCHORS).chunks if ANCHORS in table.column_names else ():
+        try:
+            lists.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise EnvelopeError(f"an envelope brought damaged anchors on {edge}") from error
+        chunks.append(lists.flatten())
+    for chunk in chunks:
         if kernels.count_foreign(chunk.to_numpy(), roots):
             raise EnvelopeError(f"an envelope brought roots on {edge} that the window lacks")
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.errors import error_text
+from millrace.errors import error_text, is_order
 from millrace.state.errors import StateMigrationError
 
 Row = dict[str, Any]
@@ -40,12 +40,10 @@ def unwatched() -> Iterator[Callable[[], None]]:
 
 @dataclass(frozen=True, slots=True)
 class Migrations:
-    """All that a processor has. ``errors`` are what user code may raise, ``watch`` sees to calls
-    that do not return."""
+    """All that a processor has; ``watch`` sees to calls that do not return."""
 
     processor: str = ""
     known: tuple[Migration, ...] = ()
-    errors: tuple[type[BaseException], ...] = ()
     watch: Watch = unwatched
 
     def find(self, columns: Sequence[pa.Field]) -> Migration | None:
@@ -64,7 +62,9 @@ class Migrations:
         where the function fails or gives what these cannot hold (``problem_of``)."""
         try:
             made = migration.function(held)
-        except self.errors as error:
+        except BaseException as error:
+            if is_order(error):
+                raise
             raise self._failed(migration, key(), f"raised {error_text(error)}") from error
         if made is None:
             return dict.fromkeys(names)

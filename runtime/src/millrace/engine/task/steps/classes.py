@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,10 @@ from millrace.engine.program.program import Component
 from millrace.engine.program.schema import rows_held
 from millrace.engine.task import kernels
 from millrace.engine.task.batch import Batch
-from millrace.engine.task.context import USER_ERRORS, Task, getting_ready
+from millrace.engine.task.context import Task, getting_ready
 from millrace.engine.task.steps.base import Outlet, StreamingStep
-from millrace.engine.task.steps.functions import ROWS_PER_PROGRESS
 from millrace.engine.task.steps.output import RowBuffer
-from millrace.errors import UserCodeError, error_text
+from millrace.errors import UserCodeError, error_text, is_order
 from millrace.functions import Context, Processor, Row
 
 log = logging.getLogger(__name__)
@@ -151,10 +151,11 @@ class ClassStep(StreamingStep):
         batch, held = self.held(batch)
         rows = numbered_rows(held, self.seen.add(batch))
         again: list[int] = []
+        box = self.task.box
         self.task.worked_on(self.name, batch)
         for index, row in enumerate(rows):
-            if index % ROWS_PER_PROGRESS == 0:
-                self.task.box.progress()
+            if monotonic() >= box.due_s:
+                box.progress()
             error = self.call(row, None)
             if isinstance(error, TupleFailedError):
                 self.fail(batch, index, error)
@@ -163,11 +164,11 @@ class ClassStep(StreamingStep):
         if again:
             fresh = numbered_rows(rows_held(batch.data)[0], rows[0].at)
             for index in again:
-                self.task.box.progress()
+                box.progress()
                 error = self.call(fresh[index], None)
                 if error is not None:
                     self.fail(batch, index, error)
-        self.task.box.end()
+        box.end()
         self.send()
 
     def call(self, row: Row, state: dict[str, Any] | None) -> BaseException | None:
@@ -175,7 +176,9 @@ class ClassStep(StreamingStep):
         mark = self.out.begin(row, state)
         try:
             self.instance.process(row, self.out)
-        except USER_ERRORS as error:
+        except BaseException as error:
+            if is_order(error):
+                raise
             self.out.back_to(mark)
             return error
         return None
@@ -190,7 +193,9 @@ class ClassStep(StreamingStep):
         self.task.box.begin(self.name, batch=True)
         try:
             self.instance.finish(self.out)
-        except USER_ERRORS as error:
+        except BaseException as error:
+            if is_order(error):
+                raise
             raise UserCodeError(
                 f"processor {self.name!r}: finish raised {error_text(error)}"
             ) from error
@@ -198,11 +203,16 @@ class ClassStep(StreamingStep):
         self.send()
 
     def close(self) -> None:
+        # No root is in hand any more, also where it failed with some.
+        self.task.box.begin(self.name)
         try:
             self.instance.close()
-        except USER_ERRORS as error:
+        except BaseException as error:
+            if is_order(error):
+                raise
             # The window's work is done; what cannot be released does not undo it.
             log.warning("processor %r cannot be closed: %s", self.name, error_text(error))
+        self.task.box.end()
 
     def send(self) -> None:
         """Send on what was emitted since the last time."""

@@ -8,6 +8,7 @@ halves of the batch, down to the tuples that it cannot bear.
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,10 @@ import pyarrow as pa
 from millrace.engine.program.program import Component
 from millrace.engine.program.schema import OutputError, conform, own, rows_held
 from millrace.engine.task.batch import Array, Batch
-from millrace.engine.task.context import USER_ERRORS, Task
+from millrace.engine.task.context import Task
 from millrace.engine.task.steps.base import Outlet, StreamingStep
 from millrace.engine.task.steps.output import RowBuffer
-
-ROWS_PER_PROGRESS = 256
-"""Calls of user code between two proofs of progress."""
+from millrace.errors import is_order
 
 
 class RowStep(StreamingStep):
@@ -37,15 +36,17 @@ class RowStep(StreamingStep):
         assert self.component.output is not None
         buffer = RowBuffer(self.component.output, self.name)
         batch, rows = self.held(batch)
-        function, box = self._function, self.task.box
+        function, box, add = self._function, self.task.box, buffer.adder()
         again: list[int] = []
         self.task.worked_on(self.name, batch)
         for index, row in enumerate(rows):
-            if index % ROWS_PER_PROGRESS == 0:
+            if monotonic() >= box.due_s:
                 box.progress()
             try:
-                buffer.add_all(function(row), index)
-            except USER_ERRORS:
+                add(function(row), index)
+            except BaseException as error:
+                if is_order(error):
+                    raise
                 again.append(index)
         if again:
             fresh, _ = rows_held(batch.data)  # the first call may have changed its row
@@ -58,7 +59,9 @@ class RowStep(StreamingStep):
         self.task.box.progress()
         try:
             buffer.add_all(self._function(row), index)
-        except USER_ERRORS as error:
+        except BaseException as error:
+            if is_order(error):
+                raise
             self.task.fail(batch, index, self.name, error)
 
     def _emit(self, buffer: RowBuffer, batch: Batch) -> None:
@@ -80,24 +83,31 @@ class WhereStep(StreamingStep):
     def process(self, batch: Batch) -> None:
         batch, rows = self.held(batch)
         function, box = self._function, self.task.box
-        keep = np.zeros(len(batch), bool)
+        wanted = bytearray(len(batch))
         again: list[int] = []
         self.task.worked_on(self.name, batch)
         for index, row in enumerate(rows):
-            if index % ROWS_PER_PROGRESS == 0:
+            if monotonic() >= box.due_s:
                 box.progress()
             try:
-                keep[index] = bool(function(row))
-            except USER_ERRORS:
+                if function(row):
+                    wanted[index] = True
+            except BaseException as error:
+                if is_order(error):
+                    raise
                 again.append(index)
         fresh = rows_held(batch.data)[0] if again else []
         for index in again:
             box.progress()
             try:
-                keep[index] = bool(function(fresh[index]))
-            except USER_ERRORS as error:
+                if function(fresh[index]):
+                    wanted[index] = True
+            except BaseException as error:
+                if is_order(error):
+                    raise
                 self.task.fail(batch, index, self.name, error)
         box.end()
+        keep = np.frombuffer(wanted, bool)
         if keep.all():
             self.outlet.emit(batch.data, batch, None)
         else:
@@ -123,7 +133,9 @@ class VectorStep(StreamingStep):
             self.task.box.progress()
             try:
                 parts.append(self._call(batch.data, index, 1))
-            except USER_ERRORS as error:
+            except BaseException as error:
+                if is_order(error):
+                    raise
                 self.task.fail(batch, index, self.name, error)
         self.task.box.end()
         if not parts:
@@ -148,7 +160,9 @@ class VectorStep(StreamingStep):
         try:
             parts.append(self._call(data, start, count))
             return
-        except USER_ERRORS:
+        except BaseException as error:
+            if is_order(error):
+                raise
             if count == 1:
                 again.append(start)
                 return

@@ -21,11 +21,12 @@ from millrace.engine.program.program import Component
 from millrace.engine.program.schema import OutputError, check, conform, own
 from millrace.engine.task import kernels
 from millrace.engine.task.batch import Array, Batch, concat, dense, one_batch, without_views
-from millrace.engine.task.context import USER_ERRORS, Task
+from millrace.engine.task.context import Task
 from millrace.engine.task.state import TaskState
 from millrace.engine.task.steps.base import CollectingStep, Outlet
 from millrace.engine.task.steps.functions import parents_of
 from millrace.engine.task.steps.keyed import KeyedInput, book, take_waiting
+from millrace.errors import is_order
 from millrace.functions import GroupedBatch, StateMigration
 from millrace.sources.arrow_types import arrow_schema
 from millrace.state.keyed.columnstate import ColumnState
@@ -228,7 +229,9 @@ class GroupedStep(CollectingStep):
         self.task.box.progress()
         try:
             result = self._function(given, everything.state.read(span.first_key, span.end_key))
-        except USER_ERRORS as error:
+        except BaseException as error:
+            if is_order(error):
+                raise
             return error
         try:
             state, output = self._taken(result, keys, rows.num_rows)

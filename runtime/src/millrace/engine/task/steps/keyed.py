@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from time import monotonic
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,14 +18,14 @@ from millrace.ddl import Column
 from millrace.engine.program.program import Channel, Component
 from millrace.engine.program.schema import rows_held
 from millrace.engine.task.batch import Array, Batch, concat
-from millrace.engine.task.context import USER_ERRORS, Task
+from millrace.engine.task.context import Task
 from millrace.engine.task.exchange import EnvelopeError
 from millrace.engine.task.keys import Keys, encode_keys
 from millrace.engine.task.state import TaskState
 from millrace.engine.task.steps.base import CollectingStep, Outlet
 from millrace.engine.task.steps.classes import ClassStep, TupleFailedError, numbered_rows
-from millrace.engine.task.steps.functions import ROWS_PER_PROGRESS
 from millrace.engine.task.steps.output import RowBuffer
+from millrace.errors import is_order
 from millrace.functions import Processor, Row, StateMigration
 from millrace.sources.arrow_types import arrow_schema
 from millrace.state.keyed.dictstate import DictState
@@ -53,7 +54,7 @@ class KeyedInput:
         self._component = component
         self._state = state
         known = tuple(Migration(tuple(arrow_schema(one.state)), one.function) for one in migrations)
-        self.migrations = Migrations(component.name, known, USER_ERRORS, self._watched)
+        self.migrations = Migrations(component.name, known, self._watched)
 
     def keys(self, batch: Batch) -> Keys:
         """Keys of the batch, all of which belong here.
@@ -167,14 +168,14 @@ class StatefulStep(CollectingStep):
         buffer: RowBuffer,
     ) -> None:
         # Whatever is done here is done for each tuple: what does not change is looked up before.
-        function, progress, add = self._function, self.task.box.progress, buffer.adder()
+        function, box, add = self._function, self.task.box, buffer.adder()
         timed = bool(self.component.ttl_ms)
         state = states[0][0]  # all are of the same columns
         columns, copy, problem_of = len(state.empty), state.copy, state.problem_of
         dicts = [state.values[place] for state, place in states]
-        for index, (row, code) in enumerate(zip(rows, codes.tolist(), strict=True)):
-            if not index % ROWS_PER_PROGRESS:
-                progress()
+        for index, row, code in zip(range(len(rows)), rows, codes.tolist(), strict=True):
+            if monotonic() >= box.due_s:
+                box.progress()
             held = dicts[code]
             before = copy(held)
             try:
@@ -184,7 +185,9 @@ class StatefulStep(CollectingStep):
                 if timed:
                     state, place = states[code]
                     state.updated(place, before)
-            except USER_ERRORS:
+            except BaseException as error:
+                if is_order(error):
+                    raise
                 buffer.cut_parent(index)
                 state, place = states[code]
                 state.values[place] = before
@@ -196,12 +199,15 @@ class StatefulStep(CollectingStep):
     ) -> None:
         state, place = where
         before = state.copy(state.values[place])
+        self.task.box.progress()
         (row,), _ = rows_held(batch.data.slice(index, 1))
         try:
             buffer.add_all(self._function(row, state.values[place]), index)
             settle(state, place)
             state.updated(place, before)
-        except USER_ERRORS as error:
+        except BaseException as error:
+            if is_order(error):
+                raise
             buffer.cut_parent(index)
             state.values[place] = before
             self.task.fail(batch, index, self.name, error)
@@ -245,20 +251,22 @@ class KeyedClassStep(ClassStep):
         if self.component.state is not None:
             states = self._input.dicts(keys)
         rows = numbered_rows(held, self.seen.add(batch))
+        box = self.task.box
         self.task.worked_on(self.name, batch)
         for index, (row, code) in enumerate(zip(rows, keys.codes.tolist(), strict=True)):
-            if not index % ROWS_PER_PROGRESS:
-                self.task.box.progress()
+            if monotonic() >= box.due_s:
+                box.progress()
             where = states[code] if states is not None else None
             error = self._call_with(row, where)
             if error is None:
                 continue
             if not isinstance(error, TupleFailedError):
+                box.progress()
                 alone, _ = rows_held(batch.data.slice(index, 1))
                 error = self._call_with(numbered_rows(alone, row.at)[0], where)
             if error is not None:
                 self.fail(batch, index, error)
-        self.task.box.end()
+        box.end()
         self.send()
 
     def _call_with(self, row: Row, where: tuple[DictState, int] | None) -> BaseException | None:
