@@ -38,7 +38,7 @@ from millrace.redisserver import MemoryUse, memory_of, open_client
 from millrace.state import messages, scripts
 from millrace.state.errors import OutOfMemoryError, UnreachableError
 from millrace.state.refusals import translated
-from millrace.state.settings import Durability, check_settings
+from millrace.state.settings import check_settings
 
 ANSWER_TIMEOUT_S = 15.0
 
@@ -85,7 +85,7 @@ class StateClient:
         self.uid = uid
         self._timeout_s = timeout_s
         self._redis = _open(address, timeout_s)
-        self._durability: Durability | None = None
+        self._settings_checked = False
         prefix = f"mr:{{{uid}}}:".encode()
         self._stamp, self._record = prefix + b"stamp", prefix + b"record"
         self._tag = prefix + b"tag"
@@ -116,8 +116,10 @@ class StateClient:
         """
         keys = [self._stamp, self._record, self._tag]
         arguments = [*self._under(stamp), _tag_text(tag), record]
-        wait = self.check_settings() is Durability.WAIT
-        raw = self._call("write_record", keys, arguments, wait_fsync=wait)
+        self.check_settings()
+        # With ``appendfsync always`` too: while a server whose file was just switched on writes
+        # its first one, what it answers is in no file that it would read.
+        raw = self._call("write_record", keys, arguments, wait_fsync=True)
         if raw[0] == b"TAGTOOLOW":
             return TagTooLow(_tag_of(raw[1]))
         return _not_owner(raw, stamp) or OK
@@ -203,15 +205,13 @@ class StateClient:
                 self._redis.unlink(*keys[at : at + 1000])
             return len(keys)
 
-    def check_settings(self) -> Durability:
-        """How this server makes a write durable; asked once.
-
-        Raises ``StateServerError`` with the remedy for settings that could lose a window.
-        """
-        if self._durability is None:
+    def check_settings(self) -> None:
+        """Raises ``StateServerError`` with the remedy for settings that could lose a window; asks
+        the server once."""
+        if not self._settings_checked:
             with translated(self.address.shown, self.address.name):
-                self._durability = check_settings(self._redis, self.address.shown)
-        return self._durability
+                check_settings(self._redis, self.address.shown)
+            self._settings_checked = True
 
     def memory(self) -> MemoryUse:
         """How full the server is."""
