@@ -98,10 +98,14 @@ class StateClient:
 
     # -- operations
 
-    def stamp(self, stamp: Stamp) -> StampReply:
-        """Put a stamp into effect; answers with the record of that moment (rule 6)."""
+    def stamp(self, stamp: Stamp, life: str = "") -> StampReply:
+        """Put a stamp into effect; answers with the record of that moment (rule 6).
+
+        ``life`` is of whoever sends it: the equal stamp of another life is not taken.
+        """
         keys = [self._stamp, self._record, self._tag]
-        return _stamped(self._call("stamp", keys, self._under(stamp)), stamp)
+        arguments = [*self._under(stamp), life.encode()]
+        return _stamped(self._call("stamp", keys, arguments), stamp)
 
     def peek(self) -> StampReply:
         """The record, without a stamp of one's own: for a reader such as ``status``."""
