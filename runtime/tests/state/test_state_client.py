@@ -319,6 +319,22 @@ def test_full_memory_refuses_objects_and_still_takes_records(tmp_path: Path) -> 
         client.close()
 
 
+def test_full_memory_is_told_though_the_server_does_not_say_how_full(
+    client: StateClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise redis.OutOfMemoryError("command not allowed when used memory > 'maxmemory'.")
+
+    def unheard(*_: object) -> None:
+        raise redis.ConnectionError("Connection closed by server.")
+
+    monkeypatch.setattr(client, "_send", refused)
+    monkeypatch.setattr(client.redis, "info", unheard)
+    with pytest.raises(OutOfMemoryError, match=r"smaller windows\)$") as told:
+        client.put(STAMP, [("a", b"1")])
+    assert told.value.server == "state-0"
+
+
 # --- addresses
 
 

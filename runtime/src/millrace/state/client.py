@@ -275,8 +275,11 @@ class StateClient:
         return replies
 
     def _full(self, error: OutOfMemoryError) -> OutOfMemoryError:
-        """The same, with the server's name and how full it is."""
-        told = OutOfMemoryError(f"{error}; {self.memory()} are used")
+        """The same, with the server's name and how full it is, where it answers that."""
+        try:
+            told = OutOfMemoryError(f"{error}; {self.memory()} are used")
+        except StateServerError:
+            told = OutOfMemoryError(str(error))
         told.server = self.address.name
         return told
 
