@@ -418,6 +418,26 @@ def test_a_large_state_gets_its_base_in_parts(monkeypatch: pytest.MonkeyPatch) -
     )
 
 
+def test_a_base_that_no_server_takes_is_of_fewer_key_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("millrace.state.messages.MAX_OBJECT_BYTES", 10_000)
+    store, mine = Store(), lambda n: range(n * 200, n * 200 + 200)
+    window, chain = Window(store), ()
+    for number in range(5):
+        chain = window.attempt(chain, mine(number), f"w{number}", compact=False)
+    for number in range(8):
+        chain = window.attempt(chain, mine(number % 5), f"b{number}", compact=True)
+        assert [segment.base for segment in window.written] == [True, False]
+        assert all(len(data) <= 10_000 for data in store.objects.values())
+        assert totals(Window(store).open(chain).state) == totals(window.open(chain).state)
+    # What cannot be cut any further is not written at all.
+    monkeypatch.setattr("millrace.state.messages.MAX_OBJECT_BYTES", 10)
+    chain = window.attempt(chain, [1], "last", compact=True)
+    assert [segment.name for segment in window.written] == ["last"]
+    assert totals(Window(store).open(chain).state) == totals(window.open(chain).state)
+
+
 def test_deltas_over_a_few_key_groups_bring_a_base_of_these_alone() -> None:
     base = Segment("b", 1, ALL, True, size_bytes=64 << 20)
     over = [Segment(f"d{n}", 2 + n, 0b101, False, size_bytes=100) for n in range(MOST_DELTAS)]
