@@ -7,7 +7,7 @@ started for a moment, and a run that starts meanwhile waits.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from pydantic import ValidationError
@@ -134,14 +134,18 @@ def fetch(
 
 
 def fetch_parts(
-    clients: Sequence[Readable], parts: Sequence[tuple[str, int, int]]
+    clients: Sequence[Readable],
+    parts: Sequence[tuple[str, int, int]],
+    is_intact: Callable[[int, bytes], bool] = lambda _, __: True,
 ) -> list[bytes | None]:
-    """Of each object (name, start, size) so many bytes, from the first server that has it; None
-    where every server is without it.
+    """Of each object (name, start, size) so many bytes, from the first server that has it as it
+    was, of which ``is_intact`` judges by its place in ``parts``; where none has, as it is there.
+    None where every server is without it.
 
     Raises ``StateServerError`` where one that does not answer may have what is missing.
     """
     found: list[bytes | None] = [None] * len(parts)
+    damaged: dict[int, bytes] = {}
     missing = list(range(len(parts)))
     silent: StateServerError | None = None
     for client in clients:
@@ -156,11 +160,15 @@ def fetch_parts(
             silent = _started_again(client)
             continue
         for at, one in zip(missing, reply, strict=True):
-            if isinstance(one, Found):
+            if isinstance(one, Found) and is_intact(at, one.data):
                 found[at] = one.data
+            elif isinstance(one, Found):
+                damaged.setdefault(at, one.data)
         missing = [at for at in missing if found[at] is None]
     if missing and silent is not None:
         raise silent
+    for at in missing:
+        found[at] = damaged.get(at)
     return found
 
 
