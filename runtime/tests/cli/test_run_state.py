@@ -216,10 +216,10 @@ class Quick:
         return record
 
     def fetch(
-        self, clients: Sequence[Readable], parts: Sequence[tuple[str, int, int]]
+        self, clients: Sequence[Readable], parts: Sequence[tuple[str, int, int]], is_intact: Any
     ) -> list[bytes | None]:
         self.asked += [name for name, _, _ in parts]
-        return self._fetch(clients, parts)
+        return self._fetch(clients, parts, is_intact)
 
     def seal(self, clients: Sequence[Readable]) -> None:
         first = self.window == 9
@@ -269,7 +269,7 @@ def test_state_of_which_each_try_finds_a_part_gone_is_read_in_the_end(
 def test_state_that_is_always_gone_ends_with_an_error(
     folder: WorkFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def nothing(clients: Sequence[Readable], parts: Sequence[Any]) -> list[None]:
+    def nothing(clients: Sequence[Readable], parts: Sequence[Any], _: Any) -> list[None]:
         return [None] * len(parts)
 
     monkeypatch.setattr(statereader, "fetch_parts", nothing)

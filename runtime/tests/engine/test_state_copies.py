@@ -101,6 +101,18 @@ def record(*names: str) -> Record:
     return replace(first_record(UID, Tag(1, 1, 1, 1)), chains={"counts": chain})
 
 
+def test_of_two_drivers_that_were_given_one_execution_only_one_is_served(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The view was put back while the first one was idle, and gave its execution out again."""
+    another = Stores(UID, shared(None))
+    monkeypatch.setattr(another, "client", world.stores.client)
+    member, stamp = world.members[0], Stamp(STAMP.epoch, 11)
+    assert world.stores.stamp(member, stamp) == e.Stamped(member, stamp, None)
+    assert another.stamp(member, stamp) == e.Refused(member, stamp, "fenced")
+    assert world.stores.stamp(member, stamp) == e.Stamped(member, stamp, None)
+
+
 def test_what_is_there_is_not_read(world: World) -> None:
     world.put(0, "a", "c")
     world.put(1, "a", "b", "c")

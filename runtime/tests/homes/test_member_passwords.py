@@ -61,6 +61,19 @@ def test_what_is_accepted_is_read_again_and_a_line_that_is_none_is_named():
             list(accepted_in(f"{good}\n{bad}\n"))
 
 
+def test_no_members_password_is_taken_for_the_shared_one_when_its_root_key_goes():
+    held = {"root": ROOT, "password": "p" * 40}
+    held |= secret_data("words", "u", held)
+    held["password"] = held["password"].partition("\n")[2]  # the shared one alone is removed
+    held |= secret_data("words", "u", held)
+    for root in ("s" * 48 + "\n" + ROOT, "s" * 48):
+        held["root"] = root
+        held |= secret_data("words", "u", held)
+    assert DEFAULT_USER not in held["accepted"]
+    known = {digest(of_root_key(ROOT, "u")(f"words-{who}-0")) for who in ("state", "acker")}
+    assert not known & {found for _, found in accepted_in(held["accepted"])}
+
+
 def test_a_secret_that_is_as_it_should_be_lacks_nothing():
     held = {"root": ROOT, "run-key": "k", "password": "p" * 40}
     made = secret_data("words", "u", held)

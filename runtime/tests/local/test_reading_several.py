@@ -13,7 +13,7 @@ from millrace.clock import SystemClock
 from millrace.errors import StateServerError
 from millrace.homes.documents import Proposal
 from millrace.local.inspect import reading
-from millrace.local.inspect.reading import committed_record, fetch, reachable
+from millrace.local.inspect.reading import committed_record, fetch, fetch_parts, reachable
 from millrace.local.launch import state_servers
 from millrace.local.servers import StateServer
 from millrace.local.takeover import take_over
@@ -155,3 +155,16 @@ def test_an_object_is_read_from_whoever_has_it_and_answers(world: World) -> None
         assert fetch(clients, "here") == b"bytes"
         with pytest.raises(StateServerError, match="state-0"):
             fetch(clients, "nowhere")
+
+
+def test_a_damaged_part_is_passed_over_where_another_server_has_it_intact(world: World) -> None:
+    world.clients[0].put(STAMP, [("here", b"b?tes")])
+    world.clients[1].put(STAMP, [("here", b"bytes"), ("rotten", b"?")])
+    parts = [("here", 0, 2), ("rotten", 0, 9)]
+    with reachable(world.folder) as clients:
+        found = fetch_parts(clients, parts, lambda at, data: data == (b"by", b"whole")[at])
+        assert found == [b"by", b"?"]
+        assert fetch_parts(clients, parts) == [b"b?", b"?"]
+        world.servers[1].stop()
+        with pytest.raises(StateServerError, match="state-1"):
+            fetch_parts(clients, parts[:1], lambda _, data: data == b"by")

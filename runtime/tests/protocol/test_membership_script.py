@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from machine_script import Script
 
+from millrace.protocol import events as e
+
 
 def test_a_topology_is_created_by_cas() -> None:
     """The first record is final with the CAS to open, not before (rule 17)."""
@@ -234,6 +236,74 @@ def test_the_highest_tag_is_written_back_to_all() -> None:
         -> Plan behind {}
         """
     )
+
+
+@pytest.mark.parametrize(("copies", "kind"), [(1, e.StopKind.LOST), (2, e.StopKind.FAILED)])
+def test_a_member_that_loses_its_record_in_the_life_that_it_has_ends_the_driver(
+    copies: int, kind: e.StopKind
+) -> None:
+    """Its keys were deleted, or it was made a replica: it answers as if nothing had been."""
+    script = Script(copies=copies).play(
+        """
+        record old 1.1.1.4 sealed 2
+        start
+        -> ReadView
+        view 4 e1 open x1 a1 b1
+        -> CasView 4 e1 open x2 a1 b1
+        cas done
+        -> SendStamp a1 e1x2
+        -> SendStamp b1 e1x2
+        stamped a1 old
+        stamped b1 old
+        -> CopyObjects 1.1.1.4 from a1 b1
+        copied
+        -> SendRecord a1 1.2.1.1 sealed 2 published 2
+        -> SendRecord b1 1.2.1.1 sealed 2 published 2
+        ack a1
+        ack b1
+        -> Notify DriverRecovered
+        -> FenceSinks x2
+        -> Plan behind {}
+        stamped b1 old
+        stamped c1 none
+        """
+    )
+    script.tell("stamped a1 none")
+    stop = script.actions[-1]
+    assert isinstance(stop, e.Stop)
+    assert stop.kind is kind
+    assert "holds none" in stop.text
+
+
+def test_a_late_answer_of_before_the_first_record_is_no_loss() -> None:
+    script = Script(copies=1).play(
+        """
+        start
+        -> ReadView
+        propose a1
+        -> ReadView
+        view none
+        -> CasView 0 e1 creating x1 a1
+        cas done
+        -> SendStamp a1 e1x1
+        stamped a1 none
+        -> SendRecord a1 1.1.1.1 sealed 0 published 0
+        ack a1
+        -> CasView 1 e1 open x1 a1
+        cas done
+        -> Notify DriverRecovered
+        -> FenceSinks x1
+        -> Plan behind {}
+        record first 1.1.1.1 sealed 0
+        record later 1.1.1.9 sealed 2
+        stamped a1 none
+        stamped a1 first
+        stamped a1 none
+        stamped a1 later
+        """
+    )
+    script.tell("stamped a1 none")
+    assert isinstance(script.actions[-1], e.Stop)
 
 
 def test_a_member_that_does_not_answer_is_waited_for_or_replaced() -> None:

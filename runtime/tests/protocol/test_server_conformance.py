@@ -75,7 +75,7 @@ def _command(dice: random.Random, held: Stamp | None) -> tuple[str, tuple[Any, .
     names = dice.sample(NAMES, dice.randint(0, 4))
     parts = [(name, dice.randint(0, 60), dice.randint(1, 60)) for name in names]
     commands: list[tuple[str, tuple[Any, ...]]] = [
-        ("stamp", (stamp,)),
+        ("stamp", (stamp, "a" if tag.seq < 10 else "b")),
         ("write_record", (stamp, tag, dice.randbytes(dice.randint(0, 30)))),
         ("put", (stamp, [(name, dice.randbytes(dice.randint(0, 50))) for name in names])),
         ("get", (None if dice.random() < 0.3 else stamp, names)),
@@ -131,6 +131,18 @@ def test_a_refusal_says_whether_an_execution_or_a_view_is_over(
     if reason is not Reason.BEHIND:
         assert (client.stamp(sent), model.stamp(real.run_id, sent)) == (refusal, refusal)
     assert NotOwner(Reason.UNSTAMPED).why == NotOwner(Reason.RUN_ID).why == "it was started anew"
+
+
+def test_the_equal_stamp_of_another_driver_is_refused(real: Real) -> None:
+    """A view that was put back has given its execution out again."""
+    model, client = ServerModel("state-0", real.run_id), real.client(real.run_id)
+    current, nothing = Stamp(1, 11), Stamped(None, None)
+    assert client.stamp(current, "a") == model.stamp(real.run_id, current, "a") == nothing
+    refusal = NotOwner(Reason.FENCED, current)
+    assert client.stamp(current, "b") == model.stamp(real.run_id, current, "b") == refusal
+    assert client.stamp(current, "a") == model.stamp(real.run_id, current, "a") == nothing
+    later = Stamp(1, 12)
+    assert client.stamp(later, "b") == model.stamp(real.run_id, later, "b") == nothing
 
 
 @pytest.mark.parametrize(("current", "sent", "reason", "why"), REFUSALS)

@@ -122,6 +122,50 @@ def scalar_state(kind: pa.DataType) -> DictState:
     return state
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "another"),
+    [
+        (pa.float32(), float("nan"), 1.5),
+        (pa.float64(), 0.0, -0.0),
+        (pa.float64(), -0.0, 0.0),
+        (pa.list_(pa.float64()), [1.0, float("nan")], [float("nan"), 1.0]),
+        (pa.list_(pa.float64()), [0.0], [-0.0]),
+        (pa.list_(pa.list_(pa.float32())), [[0.0], []], [[-0.0], []]),
+    ],
+)
+def test_what_is_stored_alike_is_no_update(kind: pa.DataType, value: Any, another: Any) -> None:
+    """NaN is itself, and 0.0 is not -0.0."""
+    state = DictState(pa.schema([("k", pa.int64())]), pa.schema([("v", kind)]), K, ttl_ms=1000)
+
+    def updates(time_ms: int, left: Any = None) -> bool:
+        state.begin(time_ms)
+        (row,) = state.find([pa.array([1])]).tolist()
+        before = state.copy(state.values[row])
+        if left is not None:
+            state.values[row]["v"] = left
+        assert state.check(row) is None
+        state.updated(row, before)
+        updated = state.delta() is not None
+        state.commit()
+        return updated
+
+    assert updates(1000, value)
+    assert not updates(1500)
+    assert not updates(1600, value)
+    assert updates(1900, another)
+    assert updates(2800, value)
+
+
+def test_another_zero_is_stored_without_a_time_to_live() -> None:
+    state = scalar_state(pa.float64())
+    for value in (0.0, -0.0):
+        state.begin()
+        (row,) = state.find([pa.array([1])]).tolist()
+        state.values[row]["v"] = value
+        assert state.delta() is not None
+        state.commit()
+
+
 @settings(deadline=None)
 @given(st.integers(0, (1 << K) - 1))
 def test_a_mask_loads_its_groups(mask: int) -> None:

@@ -13,6 +13,7 @@ from millrace.errors import EngineError
 from millrace.protocol.record import extend
 from millrace.protocol.types import Segment
 from millrace.state.errors import BlobError
+from millrace.state.keyed import blobs
 from millrace.state.keyed.aggregates import Aggregate
 from millrace.state.keyed.aggregatestate import AggregateState
 from millrace.state.keyed.cache import OpenState, StateCache, StateKey
@@ -27,7 +28,7 @@ from millrace.state.keyed.chain import (
 )
 from millrace.state.keyed.dictstate import DictState
 from millrace.state.keyed.keys import hash_keys, key_groups
-from millrace.state.keyed.loading import Extent
+from millrace.state.keyed.loading import Extent, read_schemas
 
 K = 16
 ALL = (1 << K) - 1
@@ -416,6 +417,45 @@ def test_a_large_state_gets_its_base_in_parts(monkeypatch: pytest.MonkeyPatch) -
         totals(lazy(store).open(chain, 1).state).items()
         <= {k: times if k in keys else 1 for k in range(1000)}.items()
     )
+
+
+def test_a_schema_is_found_whatever_is_damaged_in_a_copy_of_its_bytes() -> None:
+    store = Store()
+    (segment,) = Window(store).attempt((), range(100), "w1")
+    data = store.objects[segment.name]
+    (schema,) = read_schemas([segment], store.load, AggregateState.kind)
+    assert store.read == [segment.name], "what is as it was is read once"
+    for at in range(blobs.schema_bytes(data)):
+        damaged = data[:at] + bytes([data[at] ^ 0x15]) + data[at + 1 :]
+
+        def load(parts: Sequence[Extent], damaged: bytes = damaged) -> list[bytes]:
+            """From one of two owners, or from the other one where that is seen to be needed."""
+            copies = [(part.of(damaged), part.of(data)) for part in parts]
+            pairs = zip(parts, copies, strict=True)
+            return [one if part.is_intact(one) else other for part, (one, other) in pairs]
+
+        (found,) = read_schemas([segment], load, AggregateState.kind)
+        assert found.equals(schema)
+
+
+def test_a_base_that_no_server_takes_is_of_fewer_key_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("millrace.state.messages.MAX_OBJECT_BYTES", 10_000)
+    store, mine = Store(), lambda n: range(n * 200, n * 200 + 200)
+    window, chain = Window(store), ()
+    for number in range(5):
+        chain = window.attempt(chain, mine(number), f"w{number}", compact=False)
+    for number in range(8):
+        chain = window.attempt(chain, mine(number % 5), f"b{number}", compact=True)
+        assert [segment.base for segment in window.written] == [True, False]
+        assert all(len(data) <= 10_000 for data in store.objects.values())
+        assert totals(Window(store).open(chain).state) == totals(window.open(chain).state)
+    # What cannot be cut any further is not written at all.
+    monkeypatch.setattr("millrace.state.messages.MAX_OBJECT_BYTES", 10)
+    chain = window.attempt(chain, [1], "last", compact=True)
+    assert [segment.name for segment in window.written] == ["last"]
+    assert totals(Window(store).open(chain).state) == totals(window.open(chain).state)
 
 
 def test_deltas_over_a_few_key_groups_bring_a_base_of_these_alone() -> None:

@@ -25,7 +25,6 @@ from millrace.state.client import StateAddress, StateClient, connect, discover
 from millrace.state.embedded import EmbeddedOptions, EmbeddedServer, free_port
 from millrace.state.errors import OutOfMemoryError, UnreachableError
 from millrace.state.messages import MAX_OBJECT_BYTES
-from millrace.state.settings import Durability
 
 STAMP = Stamp(1, 1)
 
@@ -181,16 +180,12 @@ def test_connections_that_the_server_closed_are_opened_again(
 # --- durability
 
 
-def test_fsync_always_is_recognised(client: StateClient) -> None:
-    assert client.check_settings() is Durability.FSYNC_ALWAYS
-
-
-def test_with_everysec_a_record_is_on_disk_when_it_is_acknowledged(
-    client: StateClient, server: EmbeddedServer
+@pytest.mark.parametrize("appendfsync", ["always", "everysec"])
+def test_a_record_is_on_disk_when_it_is_acknowledged(
+    appendfsync: str, client: StateClient, server: EmbeddedServer
 ) -> None:
-    client.redis.config_set("appendfsync", "everysec")
+    client.redis.config_set("appendfsync", appendfsync)
     waiting = StateClient(server.address, "t")
-    assert waiting.check_settings() is Durability.WAIT
     # A script that the server does not know yet is sent twice, with all that comes behind it.
     assert waiting.write_record(STAMP, Tag(1, 1, 1, 1), b"r") == OK
     waits = int(client.redis.info("commandstats")["cmdstat_waitaof"]["calls"])
@@ -199,6 +194,31 @@ def test_with_everysec_a_record_is_on_disk_when_it_is_acknowledged(
     calls = int(client.redis.info("commandstats")["cmdstat_waitaof"]["calls"])
     assert calls - waits == 2
     waiting.close()
+
+
+def test_no_record_is_acknowledged_before_the_first_file_of_a_server_is_written(
+    tmp_path: Path,
+) -> None:
+    """``appendonly`` was switched on a moment ago: killed now, it would come back empty."""
+    with EmbeddedServer.start(tmp_path) as server:
+        client = StateClient(server.address, "t", timeout_s=1.0)
+        client.redis.config_set("appendonly", "no")
+        client.redis.set("large", "x")
+        client.redis.config_set("rdb-key-save-delay", 60_000_000)
+        client.redis.config_set("appendonly", "yes")
+        client.stamp(STAMP)
+        with pytest.raises(UnreachableError, match="did not write its append-only file to disk"):
+            client.write_record(STAMP, Tag(1, 1, 1, 1), b"r")
+        client.close()
+        server.kill()
+
+
+def test_a_server_that_cannot_tell_what_is_on_disk_is_refused(
+    client: StateClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client.redis, "info", lambda: {"redis_version": "7.0.15"})
+    with pytest.raises(StateServerError, match=r"is version 7\.0; use Valkey, or Redis 7\.2 or"):
+        client.check_settings()
 
 
 @pytest.mark.parametrize(
@@ -210,9 +230,16 @@ def test_with_everysec_a_record_is_on_disk_when_it_is_acknowledged(
         ("appendonly", "no", "CONFIG SET appendonly yes"),
     ],
 )
+@pytest.mark.parametrize("appendfsync", ["always", "everysec"])
 def test_settings_that_lose_windows_are_refused(
-    setting: str, value: str, remedy: str, server: EmbeddedServer, client: StateClient
+    appendfsync: str,
+    setting: str,
+    value: str,
+    remedy: str,
+    server: EmbeddedServer,
+    client: StateClient,
 ) -> None:
+    client.redis.config_set("appendfsync", appendfsync)
     client.redis.config_set(setting, value)
     fresh = StateClient(server.address, "t")
     message = rf"state-0 at 127.0.0.1:\d+ has {setting} {value}.*{remedy}"
@@ -290,6 +317,22 @@ def test_full_memory_refuses_objects_and_still_takes_records(tmp_path: Path) -> 
         assert client.delete(Stamp(1, 2), names) == OK
         assert client.put(Stamp(1, 2), [("again", b"1")]) == OK
         client.close()
+
+
+def test_full_memory_is_told_though_the_server_does_not_say_how_full(
+    client: StateClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise redis.OutOfMemoryError("command not allowed when used memory > 'maxmemory'.")
+
+    def unheard(*_: object) -> None:
+        raise redis.ConnectionError("Connection closed by server.")
+
+    monkeypatch.setattr(client, "_send", refused)
+    monkeypatch.setattr(client.redis, "info", unheard)
+    with pytest.raises(OutOfMemoryError, match=r"smaller windows\)$") as told:
+        client.put(STAMP, [("a", b"1")])
+    assert told.value.server == "state-0"
 
 
 # --- addresses

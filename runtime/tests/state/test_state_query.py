@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -180,3 +181,13 @@ def test_a_key_is_given_as_text() -> None:
         query.parse_key(["x"], [pa.int64()])
     with pytest.raises(query.KeyTextError, match="has 2 columns, 1 values were given"):
         query.parse_key(["a"], [pa.string(), pa.date32()])
+
+
+def test_a_key_of_bytes_that_are_no_text_is_found_and_is_no_string() -> None:
+    given = os.fsdecode(b"\xff\x00a")
+    (key,) = query.parse_key([given], [pa.binary()])
+    assert key.to_pylist() == [b"\xff\x00a"]
+    assert query.parse_key(["a"], [pa.binary()])[0].to_pylist() == [b"a"]
+    for kind in (pa.string(), pa.int64()):
+        with pytest.raises(query.KeyTextError, match=r"'\\udcff.*' is no value of type"):
+            query.parse_key([given], [kind])

@@ -19,7 +19,12 @@ from millrace.protocol.types import Member, Phase, Stamp, View
 from millrace.ring import owners
 from millrace.state.client import StateClient
 from millrace.state.embedded import EmbeddedServer
-from millrace.state.errors import NotOwnerError, ObjectMissingError, UnreachableError
+from millrace.state.errors import (
+    NotOwnerError,
+    ObjectMissingError,
+    ObjectTooLargeError,
+    UnreachableError,
+)
 from millrace.state.servers import (
     ObjectPart,
     StateAccess,
@@ -97,6 +102,17 @@ def test_a_damaged_copy_is_passed_over(cluster: Cluster, damaged: str) -> None:
     cluster.servers[other].kill()
     with pytest.raises(UnreachableError):
         cluster.stores.get_parts([part])
+
+
+@pytest.mark.parametrize(
+    ("groups", "shown"), [(0b100, "key group 2"), (0b111, "3 key groups, 0 to 2")]
+)
+def test_an_object_that_is_too_large_is_told_with_its_key_groups(
+    groups: int, shown: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millrace.state.messages.MAX_OBJECT_BYTES", 10)
+    with pytest.raises(ObjectTooLargeError, match=f"object a of {shown} has 11 bytes"):
+        cluster.stores.put([StateObject("a", bytes(11), groups)])
 
 
 def test_what_is_damaged_on_every_owner_is_for_its_reader_to_refuse(cluster: Cluster) -> None:

@@ -92,7 +92,9 @@ def secret_data(topology: str, uid: str, held: Mapping[str, str]) -> dict[str, s
     own = {name: _of_all(known, name) for name in (*servers, *ackers)}
     wanted = {pods.password_key(name): _text(passwords) for name, passwords in own.items()}
     members = [password for passwords in own.values() for password in passwords]
-    used = _shared(held, frozenset(members))
+    # Of a root key that is gone, too: in the step that removes it they are still there.
+    before = [one for name in own for one in lines(held.get(pods.password_key(name), ""))]
+    used = _shared(held, frozenset((*members, *before)))
     if pods.PASSWORD_KEY in held:
         wanted[pods.PASSWORD_KEY] = _text([*used, *members])
     digests = [f"{DEFAULT_USER} {digest(password)}" for password in used]

@@ -386,9 +386,24 @@ class Membership:
             # their own, so that what is still being copied is not taken for the new choice.
             return self.move()
         if self.standing is not Standing.STAMPING:
-            return []
+            return self._heard_again(event)
         self._answers[event.member] = event.record
         return self._when_stamped()
+
+    def _heard_again(self, event: e.Stamped) -> list[e.Action]:
+        """A member that has held the record under this stamp and holds none any more has lost all
+        its keys in the life that it has, and would be written to as if it had them."""
+        assert self.view is not None
+        if event.member not in self.view.target:
+            return []
+        if event.record is not None:
+            # Not that of a birth: an answer of before there was one may come late.
+            if self.standing is Standing.RECOVERED and event.record.sealed:
+                self._answers[event.member] = event.record
+            return []
+        if self._answers.get(event.member) is None:
+            return []
+        return [e.Stop(e.StopKind.LOST if self.held == 1 else e.StopKind.FAILED, _EMPTY)]
 
     def refused(self, event: e.Refused) -> list[e.Action]:
         if self.view is None or event.stamp != self.stamp:

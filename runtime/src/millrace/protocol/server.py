@@ -24,7 +24,8 @@ from millrace.protocol.types import Stamp, Tag
 class Reason(str, Enum):
     """Why a server does not take a message (rule 5).
 
-    ``FENCED``: it is under the stamp of a later execution. ``STALE_EPOCH``: under that of a later
+    ``FENCED``: it is under the stamp of a later execution, or of another driver that has the same
+    number, as a view that was put back gives it out again. ``STALE_EPOCH``: under that of a later
     view of the same one. ``BEHIND``: its own stamp is the older one.
     """
 
@@ -69,8 +70,9 @@ class NotOwner:
 
     @classmethod
     def under(cls, current: Stamp, sent: Stamp) -> NotOwner:
-        """By a server under the stamp ``current``, of a message under another one."""
-        if current.execution > sent.execution:
+        """By a server under the stamp ``current``, of a message under another one, or under the
+        equal one of another life."""
+        if current == sent or current.execution > sent.execution:
             return cls(Reason.FENCED, current)
         return cls(Reason.STALE_EPOCH if current > sent else Reason.BEHIND, current)
 

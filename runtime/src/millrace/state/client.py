@@ -38,7 +38,7 @@ from millrace.redisserver import MemoryUse, memory_of, open_client
 from millrace.state import messages, scripts
 from millrace.state.errors import OutOfMemoryError, UnreachableError
 from millrace.state.refusals import translated
-from millrace.state.settings import Durability, check_settings
+from millrace.state.settings import check_settings
 
 ANSWER_TIMEOUT_S = 15.0
 
@@ -85,7 +85,7 @@ class StateClient:
         self.uid = uid
         self._timeout_s = timeout_s
         self._redis = _open(address, timeout_s)
-        self._durability: Durability | None = None
+        self._settings_checked = False
         prefix = f"mr:{{{uid}}}:".encode()
         self._stamp, self._record = prefix + b"stamp", prefix + b"record"
         self._tag = prefix + b"tag"
@@ -98,10 +98,14 @@ class StateClient:
 
     # -- operations
 
-    def stamp(self, stamp: Stamp) -> StampReply:
-        """Put a stamp into effect; answers with the record of that moment (rule 6)."""
+    def stamp(self, stamp: Stamp, life: str = "") -> StampReply:
+        """Put a stamp into effect; answers with the record of that moment (rule 6).
+
+        ``life`` is of whoever sends it: the equal stamp of another life is not taken.
+        """
         keys = [self._stamp, self._record, self._tag]
-        return _stamped(self._call("stamp", keys, self._under(stamp)), stamp)
+        arguments = [*self._under(stamp), life.encode()]
+        return _stamped(self._call("stamp", keys, arguments), stamp)
 
     def peek(self) -> StampReply:
         """The record, without a stamp of one's own: for a reader such as ``status``."""
@@ -116,8 +120,10 @@ class StateClient:
         """
         keys = [self._stamp, self._record, self._tag]
         arguments = [*self._under(stamp), _tag_text(tag), record]
-        wait = self.check_settings() is Durability.WAIT
-        raw = self._call("write_record", keys, arguments, wait_fsync=wait)
+        self.check_settings()
+        # With ``appendfsync always`` too: while a server whose file was just switched on writes
+        # its first one, what it answers is in no file that it would read.
+        raw = self._call("write_record", keys, arguments, wait_fsync=True)
         if raw[0] == b"TAGTOOLOW":
             return TagTooLow(_tag_of(raw[1]))
         return _not_owner(raw, stamp) or OK
@@ -203,15 +209,13 @@ class StateClient:
                 self._redis.unlink(*keys[at : at + 1000])
             return len(keys)
 
-    def check_settings(self) -> Durability:
-        """How this server makes a write durable; asked once.
-
-        Raises ``StateServerError`` with the remedy for settings that could lose a window.
-        """
-        if self._durability is None:
+    def check_settings(self) -> None:
+        """Raises ``StateServerError`` with the remedy for settings that could lose a window; asks
+        the server once."""
+        if not self._settings_checked:
             with translated(self.address.shown, self.address.name):
-                self._durability = check_settings(self._redis, self.address.shown)
-        return self._durability
+                check_settings(self._redis, self.address.shown)
+            self._settings_checked = True
 
     def memory(self) -> MemoryUse:
         """How full the server is."""
@@ -271,8 +275,11 @@ class StateClient:
         return replies
 
     def _full(self, error: OutOfMemoryError) -> OutOfMemoryError:
-        """The same, with the server's name and how full it is."""
-        told = OutOfMemoryError(f"{error}; {self.memory()} are used")
+        """The same, with the server's name and how full it is, where it answers that."""
+        try:
+            told = OutOfMemoryError(f"{error}; {self.memory()} are used")
+        except StateServerError:
+            told = OutOfMemoryError(str(error))
         told.server = self.address.name
         return told
 

@@ -50,14 +50,19 @@ def of_objects(
     size = 0
     for name, data in objects:
         if len(data) > MAX_OBJECT_BYTES:
-            raise ObjectTooLargeError(
-                f"object {name} has {len(data)} bytes, state server {server} takes at "
-                f"most {MAX_OBJECT_BYTES}: raise spec.parallelism, so that each task holds "
-                "less state"
-            )
+            raise too_large(f"object {name}", data, server)
         if batch and (size + len(data) > MESSAGE_BYTES or len(batch) >= NAMES):
             yield batch
             batch, size = [], 0
         batch.append((name, data))
         size += len(data)
     yield batch
+
+
+def too_large(what: str, data: bytes, server: str) -> ObjectTooLargeError:
+    """Says that an object is larger than a server takes, and what to do."""
+    return ObjectTooLargeError(
+        f"{what} has {len(data)} bytes, state server {server} takes at most {MAX_OBJECT_BYTES}: "
+        "raise spec.parallelism, so that each task holds less state, or have less state of a key "
+        "group (fewer keys, smaller values)"
+    )

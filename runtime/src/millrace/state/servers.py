@@ -13,6 +13,7 @@ from millrace.errors import StateServerError
 from millrace.ids import name_id
 from millrace.protocol.server import Found, NotOwner
 from millrace.protocol.types import Stamp, View, nodes_of
+from millrace.state import messages
 from millrace.state.client import StateAddress, StateClient, connect
 from millrace.state.errors import NotOwnerError, ObjectMissingError, UnreachableError
 
@@ -104,7 +105,11 @@ class StateServers:
         """Store objects; returns when all owners of each have acknowledged (rule 18)."""
         shares: dict[str, list[tuple[str, bytes]]] = {}
         for one in objects:
-            for owner in self.owners(one.name, one.groups):
+            owners = self.owners(one.name, one.groups)
+            if one.groups and len(one.data) > messages.MAX_OBJECT_BYTES:
+                what = f"object {one.name} of {shown_groups(one.groups)}"
+                raise messages.too_large(what, one.data, owners[0])
+            for owner in owners:
                 shares.setdefault(owner, []).append((one.name, one.data))
 
         def send(share: tuple[str, list[tuple[str, bytes]]]) -> None:
@@ -198,6 +203,14 @@ class StateServers:
             self._pool = ThreadPoolExecutor(len(self.clients), "state-servers")
         futures = [self._pool.submit(function, item) for item in items]
         return [future.result() for future in futures]
+
+
+def shown_groups(groups: int) -> str:
+    """Key groups of a bit mask, for messages."""
+    numbers = [group for group in range(groups.bit_length()) if groups >> group & 1]
+    if len(numbers) == 1:
+        return f"key group {numbers[0]}"
+    return f"{len(numbers)} key groups, {numbers[0]} to {numbers[-1]}"
 
 
 @lru_cache(maxsize=4096)

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
 from typing import Any, cast
 
 import redis
 
 from millrace.errors import StateServerError
 
-
-class Durability(Enum):
-    """How an acknowledged write is known to be on disk (rule 23)."""
-
-    FSYNC_ALWAYS = "the server answers after the fsync"
-    WAIT = "WAITAOF after the write"
-
-
 _SETTINGS = ("appendonly", "appendfsync", "no-appendfsync-on-rewrite", "maxmemory-policy")
 
 
-def check_settings(client: redis.Redis, shown: str) -> Durability:
+def check_settings(client: redis.Redis, shown: str) -> None:
     """Refuse a server that may lose or evict what it acknowledged.
 
     ``shown`` names the server in messages. Raises ``StateServerError`` with the remedy, or the
@@ -29,10 +20,10 @@ def check_settings(client: redis.Redis, shown: str) -> Durability:
     """
     info = cast("Mapping[str, Any]", client.info())
     version = _version(info)
-    if version < (7, 0):
+    if version < (7, 2):
         raise StateServerError(
             f"state server {shown} is version {'.'.join(map(str, version))}; use Valkey, or "
-            "Redis 7.0 or later"
+            "Redis 7.2 or later"
         )
     if info.get("role") != "master":
         raise StateServerError(
@@ -41,17 +32,14 @@ def check_settings(client: redis.Redis, shown: str) -> Durability:
     found = cast("Mapping[str, str]", client.config_get(*_SETTINGS))
     _require(shown, found, "appendonly", "yes", "or a sealed window is lost with the process")
     _require(shown, found, "maxmemory-policy", "noeviction", "or it drops state when it is full")
-    if found.get("appendfsync") == "always":
-        _require(
-            shown, found, "no-appendfsync-on-rewrite", "no", "or writes during a rewrite are lost"
-        )
-        return Durability.FSYNC_ALWAYS
-    if found.get("appendfsync") == "everysec" and version >= (7, 2):
-        return Durability.WAIT
-    raise StateServerError(
-        f"state server {shown} has appendfsync {found.get('appendfsync')}: set it to always"
-        " (fastest here), or to everysec on a server of version 7.2 or later"
+    _require(
+        shown, found, "no-appendfsync-on-rewrite", "no", "or a seal waits until a rewrite has ended"
     )
+    if found.get("appendfsync") not in ("always", "everysec"):
+        raise StateServerError(
+            f"state server {shown} has appendfsync {found.get('appendfsync')}: set it to always"
+            " (fastest here), or to everysec"
+        )
 
 
 def _require(shown: str, found: Mapping[str, str], name: str, value: str, why: str) -> None:

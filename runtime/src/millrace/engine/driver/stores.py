@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -91,10 +92,12 @@ class CopyProgress:
 
 
 class Stores:
-    """All state servers as the driver sees them; safe for use by several threads."""
+    """All state servers as the driver sees them; safe for use by several threads. Each is of one
+    driver's life."""
 
     def __init__(self, uid: str, password_of: PasswordOf) -> None:
         self.uid = uid
+        self._life = secrets.token_hex(8)
         self._password_of = password_of
         self._view: View | None = None
 
@@ -126,7 +129,7 @@ class Stores:
     def stamp(self, member: Member, stamp: Stamp) -> e.Event:
         """Raises ``ProtocolError`` for a damaged record, ``NewerFormatError`` for a newer one."""
         try:
-            reply = self.client(member).stamp(stamp)
+            reply = self.client(member).stamp(stamp, self._life)
         except StateServerError as error:
             return _unanswered(member, stamp, error)
         if isinstance(reply, NotOwner):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 
 from pydantic import ValidationError
 
@@ -129,29 +129,23 @@ def _progress(record: Record) -> tuple[int, int, int, Tag]:
 def fetch(
     clients: Sequence[Readable], name: str, is_intact: Callable[[bytes], bool] = lambda _: True
 ) -> bytes | None:
-    """A whole object from the first server that has it intact, else as one has it; otherwise as
-    ``fetch_parts``."""
-    part = (name, 0, WHOLE)
-    (first,) = fetch_parts(clients, [part])
-    if first is None or is_intact(first):
-        return first
-    for client in clients:
-        with suppress(StateServerError):
-            (other,) = fetch_parts([client], [part])
-            if other is not None and is_intact(other):
-                return other
-    return first
+    """A whole object, as ``fetch_parts`` finds it."""
+    return fetch_parts(clients, [(name, 0, WHOLE)], lambda _, data: is_intact(data))[0]
 
 
 def fetch_parts(
-    clients: Sequence[Readable], parts: Sequence[tuple[str, int, int]]
+    clients: Sequence[Readable],
+    parts: Sequence[tuple[str, int, int]],
+    is_intact: Callable[[int, bytes], bool] = lambda _, __: True,
 ) -> list[bytes | None]:
-    """Of each object (name, start, size) so many bytes, from the first server that has it; None
-    where every server is without it.
+    """Of each object (name, start, size) so many bytes, from the first server that has it as it
+    was, of which ``is_intact`` judges by its place in ``parts``; where none has, as it is there.
+    None where every server is without it.
 
     Raises ``StateServerError`` where one that does not answer may have what is missing.
     """
     found: list[bytes | None] = [None] * len(parts)
+    damaged: dict[int, bytes] = {}
     missing = list(range(len(parts)))
     silent: StateServerError | None = None
     for client in clients:
@@ -166,11 +160,15 @@ def fetch_parts(
             silent = _started_again(client)
             continue
         for at, one in zip(missing, reply, strict=True):
-            if isinstance(one, Found):
+            if isinstance(one, Found) and is_intact(at, one.data):
                 found[at] = one.data
+            elif isinstance(one, Found):
+                damaged.setdefault(at, one.data)
         missing = [at for at in missing if found[at] is None]
     if missing and silent is not None:
         raise silent
+    for at in missing:
+        found[at] = damaged.get(at)
     return found
 
 

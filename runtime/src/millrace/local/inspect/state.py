@@ -179,8 +179,13 @@ class _Objects:
     def load(self, parts: Sequence[Extent]) -> list[bytes]:
         """As ``Load``. Raises ``_GoneError`` where one is gone, once all others are read."""
         wanted = [(p.segment.name, p.start, p.size or WHOLE) for p in parts]
-        lacking = [part for part in dict.fromkeys(wanted) if part not in self._read]
-        found = zip(lacking, fetch_parts(self._clients, lacking), strict=True)
+        extents = dict(zip(wanted, parts, strict=True))
+        lacking = [part for part in extents if part not in self._read]
+
+        def is_intact(at: int, data: bytes) -> bool:
+            return extents[lacking[at]].is_intact(data)
+
+        found = zip(lacking, fetch_parts(self._clients, lacking, is_intact), strict=True)
         self._read.update((part, data) for part, data in found if data is not None)
         if not all(part in self._read for part in wanted):
             raise _GoneError

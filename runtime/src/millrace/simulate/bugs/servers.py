@@ -27,8 +27,8 @@ class NoStampCheck(ServerModel):
 class NoRunIdCheck(ServerModel):
     """Takes messages that were meant for an earlier life of the server."""
 
-    def stamp(self, run_id: str, stamp: Stamp) -> StampReply:
-        return super().stamp(self.run_id, stamp)
+    def stamp(self, run_id: str, stamp: Stamp, life: str = "") -> StampReply:
+        return super().stamp(self.run_id, stamp, life)
 
     def _refuse(self, run_id: str, stamp: Stamp) -> NotOwner | None:
         return super()._refuse(self.run_id, stamp)
@@ -68,18 +68,18 @@ class ReadBeforeStamp(ServerModel):
             self._before = before
         return reply
 
-    def stamp(self, run_id: str, stamp: Stamp) -> StampReply:
-        reply = super().stamp(run_id, stamp)
+    def stamp(self, run_id: str, stamp: Stamp, life: str = "") -> StampReply:
+        reply = super().stamp(run_id, stamp, life)
         return Stamped(*self._before) if isinstance(reply, Stamped) else reply
 
 
 class StampGoesBack(ServerModel):
     """Takes any stamp."""
 
-    def stamp(self, run_id: str, stamp: Stamp) -> StampReply:
+    def stamp(self, run_id: str, stamp: Stamp, life: str = "") -> StampReply:
         if run_id == self.run_id:
             self.stamp_in_effect = None
-        return super().stamp(run_id, stamp)
+        return super().stamp(run_id, stamp, life)
 
 
 class NoTagCheck(ServerModel):

@@ -310,11 +310,11 @@ class Cluster:
 
     # -- operations, at the moment they happen on the server
 
-    def stamp(self, member: Member, stamp: Stamp) -> s.StampReply | None:
+    def stamp(self, member: Member, stamp: Stamp, life: str = "") -> s.StampReply | None:
         model = self._up(member)
         if model is None:
             return None
-        reply = model.stamp(member.run_id, stamp)
+        reply = model.stamp(member.run_id, stamp, life)
         if isinstance(reply, s.Stamped):
             self._history.add(h.ServerStamped(member, stamp))
         return reply

@@ -284,8 +284,12 @@ class DriverProcess:
                 record = None if reply.record is None else cluster.vault.decode(reply.record)
                 self.post(e.Stamped(member, stamp, record))
 
+        life = str(self.number)
         cluster.ask(
-            member, lambda: cluster.stamp(member, stamp), answer, self._unreachable(member, stamp)
+            member,
+            lambda: cluster.stamp(member, stamp, life),
+            answer,
+            self._unreachable(member, stamp),
         )
 
     def _send_record(self, action: e.SendRecord) -> None:

@@ -72,6 +72,7 @@ class ServerModel:
         self.name = name
         self.run_id = run_id
         self.stamp_in_effect: Stamp | None = None
+        self._life = ""
         self._fsync_always = fsync_always
         self._data = _Data(None, None, {})
         self._durable = _Data(None, None, {})
@@ -79,13 +80,15 @@ class ServerModel:
 
     # -- operations, as the scripts have them
 
-    def stamp(self, run_id: str, stamp: Stamp) -> StampReply:
-        """Rule 6: accepted when at least the current one; answers with the record atomically."""
+    def stamp(self, run_id: str, stamp: Stamp, life: str = "") -> StampReply:
+        """Rule 6: accepted when at least the current one, and where it is equal to that of the
+        same life; answers with the record atomically."""
         if run_id != self.run_id:
             return NotOwner(Reason.RUN_ID)
-        if self.stamp_in_effect is not None and stamp < self.stamp_in_effect:
-            return NotOwner.under(self.stamp_in_effect, stamp)
-        self.stamp_in_effect = stamp
+        held = self.stamp_in_effect
+        if held is not None and (stamp < held or (stamp == held and life != self._life)):
+            return NotOwner.under(held, stamp)
+        self.stamp_in_effect, self._life = stamp, life
         return Stamped(self._data.record, self._data.tag)
 
     def write_record(self, run_id: str, stamp: Stamp, tag: Tag, record: bytes) -> WriteReply:

@@ -38,9 +38,10 @@ import pyarrow as pa
 from millrace.errors import EngineError
 from millrace.ids import WindowNumber
 from millrace.protocol.types import Segment
+from millrace.state import messages
 from millrace.state.keyed.ancestry import Common, common, history
 from millrace.state.keyed.blobs import Blob
-from millrace.state.keyed.chain import Link, links, part_for_base, should_compact
+from millrace.state.keyed.chain import Link, bits, links, part_for_base, should_compact
 from millrace.state.keyed.keybytes import Array
 from millrace.state.keyed.keys import mask_of
 from millrace.state.keyed.loading import Load, read_links, read_schemas
@@ -147,9 +148,10 @@ class OpenState(Generic[S]):
         ``name``, and a base of a part of the state before it under ``name`` and ``PART``.
 
         To be called once, when nothing will change any more. A base when the chain is long or
-        hardly anything is untouched (``compact`` overrules), never of a state that is not whole;
-        nothing when nothing changed and there is no need of a base. Raises ``EngineError`` where
-        key groups were touched that had not been loaded.
+        hardly anything is untouched (``compact`` overrules), never of a state that is not whole,
+        and of a part of one that is too large for an object; nothing when nothing changed and there
+        is no need of a base. Raises ``EngineError`` where key groups were touched that had not been
+        loaded.
         """
         if not self.whole:
             self.require(mask_of(self.state.groups(self.state.touched())))
@@ -164,14 +166,17 @@ class OpenState(Generic[S]):
         if due:
             all_groups, size = self.key.groups, 0 if blob is None else len(blob.data)
             part = all_groups if compact else part_for_base(self._chain, all_groups, size)
+        part, base = self._base(part)
+        if compact and part != self.key.groups:
+            blob = self.state.delta()
         written = []
-        if part == self.key.groups:
-            written.append(self._object(name, window, self.state.base(), part, base=True))
+        if base is not None and part == self.key.groups:
+            written.append(self._object(name, window, base, part, base=True))
             blob = None
-        elif part:
-            base = self._object(f"{name}{PART}", window, self.state.base(part), part, base=True)
+        elif base is not None:
+            segment, data = self._object(f"{name}{PART}", window, base, part, base=True)
             covers = history(links(self._chain, part), part)
-            written.append((replace(base[0], covers=covers), base[1]))
+            written.append((replace(segment, covers=covers), data))
         if blob is not None:
             # Also of the groups of the base: who has what that covers needs but this.
             written.append(self._object(name, window, blob, blob.groups, base=False))
@@ -181,6 +186,15 @@ class OpenState(Generic[S]):
             links((*self._chain, *added), self._entry.holds) if added else self._entry.reflects
         )
         return written
+
+    def _base(self, groups: int) -> tuple[int, Blob | None]:
+        """A base of key groups (mask), or of as many of them as a server takes in one object."""
+        while groups:
+            blob = self.state.base(-1 if groups == self.key.groups else groups)
+            if len(blob.data) <= messages.MAX_OBJECT_BYTES:
+                return groups, blob
+            groups = sum(1 << group for group in [*bits(groups)][: groups.bit_count() // 2])
+        return 0, None
 
     def _object(
         self, name: str, window: WindowNumber, blob: Blob, groups: int, *, base: bool

@@ -7,7 +7,10 @@ several threads.
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Callable, Sequence
+from math import copysign
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -55,6 +58,8 @@ class DictState(TypedState):
         self.values: list[Row] = []
         nested = any(pa.types.is_nested(field.type) for field in self._columns)
         self.copy: Callable[[Row], Row] = copy.deepcopy if nested else dict.copy
+        floats = any(_has_floats(field.type) for field in self._columns)
+        self._same: Callable[[Row, Row], bool] = _same_row if floats else operator.eq
         self._saved: dict[int, Row] = {}
 
     @property
@@ -84,7 +89,7 @@ class DictState(TypedState):
     def updated(self, row: int, before: Row) -> None:
         """Note after a call that a key's dict was ``before`` ahead of it: one that the call has
         changed is as young as the window. To be asked where keys expire (``timed``)."""
-        if self._ages is not None and self.values[row] != before:
+        if self._ages is not None and not self._same(self.values[row], before):
             self._ages.update(row)
 
     def revive(self, row: int) -> None:
@@ -111,9 +116,8 @@ class DictState(TypedState):
             before = self._saved.get(row, self.empty)
             now = self.values[row]
             young = ages is not None and ages.of(row) != times.get(row, 0)
-            if (now != before and is_present(before)) or (
-                (now != before or young) and is_present(now)
-            ):
+            differs = not self._same(now, before)
+            if (differs and is_present(before)) or ((differs or young) and is_present(now)):
                 changed.append(row)
         rows = np.array(changed, np.int64)
         return self._blob(rows) if len(rows) else None
@@ -176,3 +180,27 @@ class DictState(TypedState):
         where = np.array([row], np.int64)
         key = shown_key(self._table.keys(where))
         return StateValueError(key, problem, int(self.groups(where)[0]))
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    return pa.types.is_floating(kind) or any(
+        _has_floats(kind.field(n).type) for n in range(kind.num_fields)
+    )
+
+
+def _same_row(row: Row, other: Row) -> bool:
+    """Whether two dicts are stored alike: NaN is itself, and 0.0 is not -0.0."""
+    if len(row) != len(other):
+        return False
+    for name, value in row.items():  # noqa: SIM110 - a generator takes five times as long
+        if not _same(value, other.get(name)):
+            return False
+    return True
+
+
+def _same(value: Any, other: Any) -> bool:
+    if isinstance(value, list) and isinstance(other, list):
+        return len(value) == len(other) and all(map(_same, value, other))
+    if value != other:
+        return bool(value != value and other != other)
+    return value != 0 or copysign(1, value) == copysign(1, other)

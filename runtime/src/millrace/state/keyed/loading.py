@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from millrace.errors import NewerFormatError
 from millrace.protocol.types import Segment
 from millrace.state.errors import BlobError
 from millrace.state.keyed import blobs, chunks
@@ -79,7 +80,8 @@ def read_links(
 def read_schemas(
     segments: Sequence[Segment], load: Load, kind: str | None = None
 ) -> Iterator[pa.Schema]:
-    """The schema of each object, from its first bytes. Raises as ``read_links``."""
+    """The schema of each object, from its first bytes, or from all of it where they are not what
+    the segment says of them. Raises as ``read_links``."""
     sizes = [_HEAD_BYTES] * len(segments)
     heads: list[bytes] = [b""] * len(segments)
     short = list(range(len(segments)))
@@ -91,7 +93,24 @@ def read_schemas(
         short = [at for at in short if sizes[at] < needed[at]]
         for at in short:
             sizes[at] = needed[at]
-    return (blobs.read_schema(head, kind) for head in heads)
+    pairs = list(zip(segments, heads, strict=True))
+    doubtful = [segment for segment, head in pairs if not _is_head(segment, head)]
+    wholes = dict(zip(doubtful, load([Extent(one) for one in doubtful]), strict=True))
+    for segment, whole in wholes.items():
+        blobs.read_batches(whole, digest=segment.digest, kind=kind)
+    return (blobs.read_schema(wholes.get(segment, head), kind) for segment, head in pairs)
+
+
+def _is_head(segment: Segment, head: bytes) -> bool:
+    """Whether these are the first bytes of an object, as far as its segment tells. They have no
+    digest of their own, so nobody else can say which copy of them is damaged."""
+    try:
+        schema = blobs.read_schema(head)
+    except (BlobError, NewerFormatError):
+        return False
+    fields = [field for field in schema if field != blobs.UPDATED]
+    found = blobs.digest_of_columns(pa.schema(fields), blobs.kind_of(schema))
+    return segment.columns in ("", found)
 
 
 def _head(segment: Segment, size: int) -> Extent:

@@ -7,6 +7,7 @@ that was deleted has none. Nothing here needs the processor's code.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -96,8 +97,10 @@ def parse_key(texts: Sequence[str], kinds: Sequence[pa.DataType]) -> list[pa.Arr
     columns = []
     for text, kind in zip(texts, kinds, strict=True):
         try:
-            columns.append(pa.array([text]).cast(kind))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            # Bytes of a command's argument that are no text come as surrogates.
+            given = os.fsencode(text) if pa.types.is_binary(kind) else text
+            columns.append(pa.array([given]).cast(kind))
+        except (ValueError, pa.ArrowNotImplementedError) as error:
             raise KeyTextError(f"{text!r} is no value of type {kind}") from error
     return columns
 

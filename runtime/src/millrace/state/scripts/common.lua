@@ -1,5 +1,5 @@
 -- Put below the first line of every other script here.
--- KEYS[1] is the stamp: a hash {run_id, epoch, execution}. ARGV[1..3] are the run id that the
+-- KEYS[1] is the stamp: a hash {run_id, epoch, execution, life}. ARGV[1..3] are the run id that the
 -- message is meant for, and its epoch and execution (both empty: a reader that needs no stamp).
 
 local function own_run_id()
@@ -8,11 +8,11 @@ end
 
 -- The stamp in effect. One of an earlier life of this server does not count (rule 5).
 local function stamp_in_effect(run_id)
-  local held = redis.call('HMGET', KEYS[1], 'run_id', 'epoch', 'execution')
+  local held = redis.call('HMGET', KEYS[1], 'run_id', 'epoch', 'execution', 'life')
   if held[1] ~= run_id then
     return nil
   end
-  return {tonumber(held[2]), tonumber(held[3])}
+  return {tonumber(held[2]), tonumber(held[3]), held[4] or ''}
 end
 
 local function refuse_run_id()
