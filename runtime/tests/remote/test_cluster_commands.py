@@ -34,6 +34,12 @@ FIGURES: dict[str, Any] = {
     "window": RunningWindow(18, 1, 100, 0.0),
 }
 PLACE = ("-n", NAMESPACE)
+ENDED_BESIDE_A_PROXY = {
+    "containerStatuses": [
+        {"name": "proxy", "state": {"running": {}}},
+        {"name": "driver", "state": {"terminated": {"exitCode": 137}}},
+    ]
+}
 
 
 @pytest.fixture
@@ -83,6 +89,7 @@ def test_figures_of_another_life_are_not_believed(
     [
         ("starting", lambda c: c.pod("words-driver-7", "driver", ready=False)),
         ("starting", lambda c: c.pod("words-driver-7", "driver", status={"phase": "Failed"})),
+        ("starting", lambda c: c.pod("words-driver-7", "driver", status=ENDED_BESIDE_A_PROXY)),
         ("drained", lambda c: _drained(c)),
         ("suspended", lambda c: _suspended(c)),
         ("stalled", lambda c: _stalled(c)),

@@ -87,7 +87,7 @@ def pod_row(found: Mapping[str, Any]) -> PodRow:
         (metadata.get("labels") or {}).get(names.ROLE_LABEL, ""),
         metadata["uid"],
         (found.get("spec") or {}).get("nodeName"),
-        status.get("phase", "Pending"),
+        names.driver_phase(status),
         any(c["type"] == "Ready" and c["status"] == "True" for c in conditions),
         "deletionTimestamp" in metadata,
         sum(one.get("restartCount", 0) for one in containers),
