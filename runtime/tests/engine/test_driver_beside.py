@@ -327,8 +327,8 @@ def test_a_stop_is_heard_and_time_passes_while_a_server_does_not_answer(servers,
 
 def test_a_record_of_a_newer_release_ends_the_driver(servers, looped):
     client = connect(servers[1].address, UID)
-    client.stamp(Stamp(1, 1))
-    client.write_record(Stamp(1, 1), Tag(1, 1, 1, 1), b'{"format":99,"kind":"Record"}')
+    client.stamp(Stamp(1, 0))
+    client.write_record(Stamp(1, 0), Tag(1, 1, 1, 1), b'{"format":99,"kind":"Record"}')
     looped.thread.start()
     ended = looped.until(lambda event: isinstance(event, Exception))[-1]
     assert isinstance(ended, NewerFormatError)

@@ -258,7 +258,14 @@ CASES: dict[str, list[Case]] = {
         )
     ],
     "metadata.name": [refused("metadata.name=other", reason="as a new topology")],
-    "metadata.namespace": [refused("metadata.namespace=other", reason="create it there")],
+    "metadata.namespace": [
+        refused(
+            "metadata.namespace=other",
+            reason="create it there",
+            before=("metadata.namespace=some",),
+        ),
+        case("metadata.namespace=other", to=NONE, reason="only people"),
+    ],
     "metadata.labels": [case("metadata.labels={a: b}", to=NONE, reason="only people")],
     "spec.suspend": [case("spec.suspend=true", to=NONE, reason="only a cluster")],
     **{

@@ -34,7 +34,7 @@ from millrace.local.inspect.letters import _asked
 from millrace.local.inspect.overview import overview
 from millrace.local.takeover import take_over
 from millrace.local.workdir import find_folder, open_folder
-from millrace.protocol.types import Phase, Replay, Stamp, Totals, View
+from millrace.protocol.types import Phase, Replay, Stamp, Tag, Totals, View
 from millrace.sinks.markers import Markers
 from millrace.state.client import StateAddress
 from millrace.state.viewfile import ViewFile
@@ -205,7 +205,7 @@ def test_requests_and_proposals(folder):
     assert len(list(box.look())) == 1
     assert told[-1] == ()
 
-    box._record = type("Record", (), {"dead": ()})()
+    box._record = SimpleNamespace(dead=(), sealed=9, tag=Tag(1, 1, 1, 1))
     request = {"action": "replay", "segment": "1.2.3.4/dead", "indexes": [0, 1]}
     data = json.dumps(request).encode()
     for number, (_, damaged) in enumerate(damages(data)):
