@@ -299,7 +299,7 @@ def test_a_driver_tells_from_its_beginning_to_its_end(
     assert found["millrace_view_key_groups", member.name] == whole["spec"]["keyGroups"]
     assert found["millrace_state_server_memory_used_bytes", member.name] > 0
     assert found["millrace_recovery_seconds_count", "driver"] == 0
-    assert codes == [ExitCode.OK]
+    assert codes == [ExitCode.INTERRUPTED]
     assert gone["millrace_driver_state", "asked"] == 1
 
 

@@ -60,7 +60,7 @@ def asked(script: Script, ticks: int, *answering: str) -> list[str]:
         script.tell("wait 1", "tick")
         for action in script.actions[begin:]:
             if isinstance(action, e.SendStamp) and str(describe(action)).split()[1] in answering:
-                event = e.Stamped(action.member, action.stamp, None)
+                event = e.Stamped(action.member, action.stamp, script.records["R"])
                 script.actions += script.machine.handle(event, script.now_s)
         found += [
             describe(action)

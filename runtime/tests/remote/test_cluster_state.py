@@ -25,7 +25,7 @@ from millrace.homes.passwords import of_root_key
 from millrace.kube import streams
 from millrace.kube.configmaps import Api
 from millrace.kube.streams import StreamRefusedError
-from millrace.local.inspect.reading import committed_record, fetch
+from millrace.local.inspect.reading import committed_record, fetch, fetch_parts
 from millrace.pods.reading import OwnServerReading, serve_readers
 from millrace.protocol.codec import encode_record
 from millrace.protocol.server import Found, Stamped
@@ -248,7 +248,7 @@ def test_a_server_of_ones_own_is_read_through_the_driver(own: FakeCluster) -> No
 def test_objects_come_in_parts_through_a_connection_that_may_break(own: FakeCluster) -> None:
     with reachable(find(connect(None, None), "words")) as (reader,):
         assert fetch([reader], "large") == LARGE
-        assert fetch([reader], "large", 5, 7) == LARGE[5:12]
+        assert fetch_parts([reader], [("large", 5, 7)]) == [LARGE[5:12]]
         assert fetch([reader], "nothing") is None
         assert asked_pods(own) == ["words-driver-7"]
         reader._connection.close()  # type: ignore[attr-defined]
