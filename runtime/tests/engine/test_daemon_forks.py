@@ -8,7 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -133,11 +136,18 @@ daemon.main()
 """
 
 
-def test_spark_hears_of_the_end_of_a_worker_that_has_children(tmp_path) -> None:
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder whose path leaves room for the name of a socket."""
+    with tempfile.TemporaryDirectory(prefix="mr") as folder:
+        yield Path(folder)
+
+
+def test_spark_hears_of_the_end_of_a_worker_that_has_children(short: Path) -> None:
     environment = {
         **os.environ,
         "PYTHON_UNIX_DOMAIN_ENABLED": "true",
-        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(tmp_path),
+        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(short),
     }
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", WITH_CHILD]
