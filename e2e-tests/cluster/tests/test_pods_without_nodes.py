@@ -186,8 +186,8 @@ def test_the_driver_that_stands_by_takes_over_without_an_operator(
     assert ready == "stands by"
     status, told = standby.ask(pods.METRICS_PATH)
     assert status == 200
-    assert "process_" in told
-    assert "millrace_driver_execution" not in told, "only of whoever drives"
+    assert "\nprocess_" in told
+    assert "\nmillrace_driver_execution " not in told, "only of whoever drives"
     _, view = world.view.read()
     assert view is not None
     assert view.execution == 1
