@@ -66,47 +66,44 @@ STEPS = [
 ]
 
 
-def user_code(tmp_path, uid, monkeypatch, called):
-    compiled(spec("in_row", ""), tmp_path, uid)
-    import poisonsteps
+@pytest.fixture
+def begin(windows, tmp_path, uid, monkeypatch, timer):
+    """A run over lines of a step whose code calls ``called`` for each of them."""
 
-    monkeypatch.setattr(poisonsteps, "raise_if_bad", called)
+    def begin(step, lines, called):
+        write_lines(tmp_path, lines)
+        run = windows(spec(*step))
+        compiled(spec("in_row", ""), tmp_path, uid)
+        import poisonsteps
+
+        monkeypatch.setattr(poisonsteps, "raise_if_bad", called)
+        return run
+
+    return begin
 
 
-@pytest.mark.parametrize(("function", "key"), STEPS)
-def test_many_calls_may_take_longer_than_one(
-    windows, tmp_path, uid, monkeypatch, timer, function, key
-):
-    write_lines(tmp_path, [f"w{n}" for n in range(ROWS)])
-    run = windows(spec(function, key))
-    user_code(tmp_path, uid, monkeypatch, lambda _: timer.work(2.5))
+@pytest.mark.parametrize("step", STEPS)
+def test_many_calls_may_take_longer_than_one(begin, timer, step):
+    run = begin(step, [f"w{n}" for n in range(ROWS)], lambda _: timer.work(2.5))
     assert run.go().verdict.complete
     assert timer.now_s == ROWS * 2.5
     assert not timer.ended
 
 
-@pytest.mark.parametrize(("function", "key"), STEPS)
-def test_a_call_that_is_made_again_has_its_time(
-    windows, tmp_path, uid, monkeypatch, timer, function, key
-):
+@pytest.mark.parametrize("step", STEPS)
+def test_a_call_that_is_made_again_has_its_time(begin, timer, step):
     def fails(_):
         timer.work(25.0)
         raise ValueError
 
-    write_lines(tmp_path, ["a", "b"])
-    run = windows(spec(function, key))
-    user_code(tmp_path, uid, monkeypatch, fails)
+    run = begin(step, ["a", "b"], fails)
     assert len(run.attempt(run.plan()).failed) == 2
     assert timer.now_s == 100.0
     assert not timer.ended
 
 
-@pytest.mark.parametrize(("function", "key"), STEPS)
-def test_calls_that_return_at_once_cost_no_system_call(
-    windows, tmp_path, uid, monkeypatch, timer, function, key
-):
-    write_lines(tmp_path, [f"w{n}" for n in range(ROWS)])
-    run = windows(spec(function, key))
-    user_code(tmp_path, uid, monkeypatch, lambda _: timer.work(0.001))
+@pytest.mark.parametrize("step", STEPS)
+def test_calls_that_return_at_once_cost_no_system_call(begin, timer, step):
+    run = begin(step, [f"w{n}" for n in range(ROWS)], lambda _: timer.work(0.001))
     assert run.go().verdict.complete
     assert timer.armed < 50

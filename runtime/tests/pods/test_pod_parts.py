@@ -297,14 +297,18 @@ def test_the_backend_and_its_arguments_are_those_of_the_spark_that_is_installed(
         assert executor._BACKEND.replace(".", "/") + ".class" in jar.namelist()
 
 
-def conf(tmp_path, **settings):
+def of_cluster(tmp_path, identity=IDENTITY, host="10.96.0.1"):
     given = environment(
         "words-driver-3",
-        KUBERNETES_SERVICE_HOST="10.96.0.1",
+        KUBERNETES_SERVICE_HOST=host,
         KUBERNETES_SERVICE_PORT="443",
         MILLRACE_IMAGE="millrace/runtime:1",
     )
-    cluster = cluster_conf(IDENTITY, given, tmp_path / "executor.yaml", tmp_path, "n0nce")
+    return cluster_conf(identity, given, tmp_path / "executor.yaml", tmp_path, "n0nce")
+
+
+def conf(tmp_path, **settings):
+    cluster = of_cluster(tmp_path)
     wanted = {"name": "words", "folder": tmp_path, "instances": 2, "cluster": cluster, **settings}
     return session_conf(SessionSettings(**wanted))
 
@@ -333,13 +337,7 @@ def test_spark_is_told_addresses_of_ipv6_as_it_takes_them(tmp_path):
     """It asserts that an address with colons is in brackets where it names a block manager, and
     binds to one without."""
     identity = Identity("words", "default", "words-driver-3", "fd00::5")
-    given = environment(
-        "words-driver-3",
-        KUBERNETES_SERVICE_HOST="fd00:1::1",
-        KUBERNETES_SERVICE_PORT="443",
-        MILLRACE_IMAGE="millrace/runtime:1",
-    )
-    found = cluster_conf(identity, given, tmp_path / "executor.yaml", tmp_path, "n0nce")
+    found = of_cluster(tmp_path, identity, "fd00:1::1")
     assert found["spark.master"] == "k8s://https://[fd00:1::1]:443"
     assert found["spark.driver.host"] == "[fd00::5]"
     assert found["spark.driver.bindAddress"] == "fd00::5"

@@ -162,8 +162,6 @@ def pod_of(found: Object, now: datetime, run_id: str | None = None) -> Pod | Non
         return None
     if component is not Role.EXECUTOR and not number.isdigit():
         return None
-    driver = component is Role.DRIVER
-    phase = names.driver_phase(status) if driver else status.get("phase", "Pending")
     reason, message, exit_code = _why(status)
     if "deletionTimestamp" in metadata:
         reason, message = _driven_out(status) or (reason, message)
@@ -176,7 +174,7 @@ def pod_of(found: Object, now: datetime, run_id: str | None = None) -> Pod | Non
         metadata["uid"],
         component,
         int(number) if number.isdigit() else 0,
-        PodPhase(phase),
+        PodPhase(names.driver_phase(status)),
         ready,
         "deletionTimestamp" in metadata,
         spec.get("nodeName"),

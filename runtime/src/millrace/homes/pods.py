@@ -189,7 +189,8 @@ def host_of(ip: str) -> str:
 
 def driver_phase(status: Mapping[str, Any]) -> str:
     """The phase of a driver's pod, as if nothing ran in it but the driver: the pod's own phase
-    waits for the containers that a mesh has put beside it, and goes by how they end."""
+    waits for the containers that a mesh has put beside it, and goes by how they end. Of any other
+    pod its own."""
     code = driver_exit_code(status)
     if code is None:
         return str(status.get("phase", "Pending"))

@@ -678,8 +678,8 @@ class Membership:
     def _when_stamped(self) -> list[e.Action]:
         assert self.view is not None
         creating = self.view.phase is Phase.CREATING
-        begun = [record for record in self._held() if record != first_record(self.uid, record.tag)]
-        if creating and begun:
+        begun = [one for one in self._held() if creating and one != first_record(self.uid, one.tag)]
+        if begun:
             return self._begun(self._choose(begun))
         if any(self._is_further(record) for record in self._held()):
             return [e.ReadView(SINCE_FURTHER)]

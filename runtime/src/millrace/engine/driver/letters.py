@@ -93,10 +93,8 @@ def are_intact(data: bytes) -> bool:
     """Whether an object of dead letters is what was written, by whichever release."""
     try:
         decode_letters(data)
-    except DamagedLettersError:
-        return False
-    except NewerFormatError:
-        return True
+    except (DamagedLettersError, NewerFormatError) as error:
+        return isinstance(error, NewerFormatError)
     return True
 
 
