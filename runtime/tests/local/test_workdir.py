@@ -15,6 +15,7 @@ import pytest
 from millrace import checked
 from millrace.clock import SystemClock
 from millrace.errors import ExitCode, WorkFolderError
+from millrace.local import workdir
 from millrace.local.files import write_json
 from millrace.local.logs import LogFile, RunLog
 from millrace.local.processes import ProcessId
@@ -142,10 +143,31 @@ def test_who_does_not_hold_a_folder_leaves_it_as_it_is(tmp_path: Path) -> None:
     assert opened(tmp_path).identity == folder.identity
 
 
-@pytest.mark.parametrize("left", [".probe.17", ".identity.json.17.140.new"])
+@pytest.mark.parametrize("left", [".probe.17", ".identity.json.0f", ".identity.json.17.140.new"])
 def test_what_a_first_start_left_that_was_killed_is_no_hindrance(tmp_path: Path, left: str) -> None:
     (tmp_path / left).touch()
     assert opened(tmp_path).identity.name == "counts"
+
+
+def test_of_first_starts_at_the_same_moment_one_says_who_the_topology_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one looked before that, and writes after it."""
+    looked = workdir._read_identity
+    others: list[WorkFolder] = []
+
+    def look(path: Path) -> Identity | None:
+        found = looked(path)
+        if not others:
+            monkeypatch.setattr(workdir, "_read_identity", looked)
+            others.append(opened(path))
+            (path / "root").touch()
+        return found
+
+    monkeypatch.setattr(workdir, "_read_identity", look)
+    mine = open_folder(tmp_path, "counts", Path("counts.yaml"), CLOCK, held=False)
+    assert mine.identity == others[0].identity
+    assert looked(tmp_path) == others[0].identity
 
 
 def test_a_first_start_on_a_full_disk_leaves_nothing(

@@ -16,7 +16,12 @@ T = TypeVar("T")
 
 def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
     """Replace ``path`` atomically; ``durable`` means that it is on disk on return."""
-    disk.replace(path, (json.dumps(value, indent=1) + "\n").encode(), durable=durable)
+    disk.replace(path, encoded(value), durable=durable)
+
+
+def encoded(value: Any) -> bytes:
+    """A document as its file has it."""
+    return (json.dumps(value, indent=1) + "\n").encode()
 
 
 def read_json(path: Path) -> Any:

@@ -42,7 +42,7 @@ from pathlib import Path
 from millrace import checked, durable
 from millrace.clock import Clock
 from millrace.errors import ProtocolError, WorkFolderError
-from millrace.local.files import write_json
+from millrace.local.files import encoded, write_json
 from millrace.state.inboxfiles import InboxFiles
 from millrace.state.journalfiles import JournalFiles
 from millrace.state.viewfile import ViewFile
@@ -53,8 +53,8 @@ _KEPT_BY_FRESH = {"identity.json", "run.lock", "run.json", "claim.lock", "logs",
 # What a run was asked for since it began, by somebody who may be asking now.
 _KEPT_BY_FRESH |= {"scale.json", "scale.lock", "edit.json"}
 
-_BEGUN = re.compile(r"\.probe\.\d+|\.identity\.json\.\d+\.\d+\.new")
-"""What a first start leaves that was killed before it wrote the identity."""
+_BEGUN = re.compile(r"\.probe\.\d+|\.identity\.json\.[0-9a-f]+|\.identity\.json\.\d+\.\d+\.new")
+"""What a first start leaves that was killed before it wrote the identity, or is about to write."""
 
 MARK = "MILLRACE_WORK_FOLDER"
 """Environment variable of every process of a run: the absolute path of its work folder."""
@@ -208,8 +208,9 @@ def open_folder(
     identity = _read_identity(path)
     if identity is None:
         _refuse_strange_content(path)
-        identity = Identity(uuid.uuid4().hex, name, str(topology.absolute()), clock.now_s())
-        _write_identity(path, identity)
+        identity = _first_identity(
+            path, Identity(uuid.uuid4().hex, name, str(topology.absolute()), clock.now_s())
+        )
     folder = _checked(path, name, identity)
     _close_to_others(path)
     if not held:
@@ -312,7 +313,7 @@ def unusable(path: Path, error: OSError) -> WorkFolderError:
 def _refuse_strange_content(path: Path) -> None:
     names = sorted(p.name for p in path.iterdir())
     strange = [n for n in names if n not in _KEPT_BY_FRESH and not _BEGUN.fullmatch(n)]
-    if strange:
+    if strange and "identity.json" not in names:  # else another first start has just been here
         raise WorkFolderError(
             f"work folder {path}: holds {strange[0]!r} but no identity.json, so it is no work "
             "folder; choose an empty or new folder with --workdir"
@@ -358,6 +359,17 @@ def _read_identity(path: Path) -> Identity | None:
             f"work folder {path}: its identity.json cannot be read ({error}); restore it from a "
             "copy, or choose another folder with --workdir"
         ) from error
+
+
+def _first_identity(path: Path, identity: Identity) -> Identity:
+    """This one, or that of another first start which came before: only one counts."""
+    try:
+        if durable.create(path / "identity.json", encoded(checked.with_checksum(asdict(identity)))):
+            return identity
+    except OSError as error:
+        raise unusable(path, error) from error
+    found = _read_identity(path)
+    return _first_identity(path, identity) if found is None else found
 
 
 def _write_identity(path: Path, identity: Identity) -> None:
