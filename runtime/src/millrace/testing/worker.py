@@ -21,8 +21,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import pyarrow as pa
-
+from millrace import pandaslater
 from millrace.errors import FencedError, SinkError, SourceError, error_text
 from millrace.guard import die_with
 from millrace.testing import wire
@@ -73,13 +72,12 @@ def main() -> None:
     if asked is None:
         return
     sys.path[:] = asked["path"]
+    pandaslater.put_off()
     try:
         kind = load(asked["module"], asked["file"], asked["class"])
     except Exception as error:  # noqa: BLE001 importing runs the user's module
         wire.write(answers, {"error": error_text(error)})
         return
-    # Arrow looks for pandas when it first makes an array; once is enough for all copies.
-    pa.array(["warm"])
     wire.write(answers, {})
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.freeze()  # what is here now stays shared with the copies

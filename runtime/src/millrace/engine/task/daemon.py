@@ -61,6 +61,10 @@ def main() -> None:
 
 
 def _prepare() -> None:
+    from millrace import pandaslater
+
+    pandaslater.put_off()
+
     from millrace.engine.task.warm import warm_up
 
     warm_up()
