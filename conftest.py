@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -44,6 +45,20 @@ class Shares(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares | None:
     """Where files are asked for."""
     return Shares(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def _before_handlers() -> Generator[None, Any, Any]:
+    """Pytest gives its handlers to loggers that do not propagate, before each part of a test. Those
+    of PySpark make JSON of all that a handler is ever given from then on, and of an exception whose
+    text cannot be had another exception."""
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        if name in logging.root.manager.loggerDict:
+            logging.getLogger(name).propagate = True
+    return (yield)
+
+
+pytest_runtest_call = pytest.hookimpl(wrapper=True, tryfirst=True)(_before_handlers)
+pytest_runtest_teardown = pytest_runtest_setup = pytest_runtest_call
 
 
 @pytest.fixture(scope="session", autouse=True)
