@@ -28,7 +28,7 @@ def until(look: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T
         found = look()
         if found:
             return found
-        time.sleep(0.01)
+        time.sleep(0.04)
     raise AssertionError(f"not within {deadline_s:g} s: {what}")
 
 
