@@ -715,7 +715,11 @@ class Membership:
         assert self.view is not None
         view, tag = self.view, record.tag
         mine = Tag(view.timeline, self.execution, view.epoch, self._seq)
-        return tag > mine or tag.epoch > view.epoch
+        # Before it has written any itself, none can be of its own execution.
+        namesake = (
+            not self._seq and tag.timeline == view.timeline and tag.execution == mine.execution
+        )
+        return namesake or tag > mine or tag.epoch > view.epoch
 
     def _choose(self, records: list[Record]) -> Record:
         return max(records, key=lambda record: record.tag)

@@ -223,18 +223,18 @@ class Attempt:
         return (f.TOTALS,) if pass_no == 2 else ()
 
     def _readable(self, segment: Segment, groups: int) -> bool:
-        answered = True
+        answered, away = True, ""
         for owner in self._owners(segment.name, groups):
             reply = self.plant.cluster.get(owner, self.plan.stamp, (segment.name,), Side.TASKS)
             if reply is None or isinstance(reply, s.NotOwner):
-                answered = False
+                answered, away = False, owner.name if reply is None else ""
             elif isinstance(reply[0], s.Found):
                 return True
         if answered and not self._over:
             raise h.ViolationError(
                 "I6", f"{segment.name} is on none of its owners, all of which answer"
             )
-        self._die(f"no owner of {segment.name} answers", member_lost=True)
+        self._die(f"no owner of {segment.name} answers", member_lost=True, away=away)
         return False
 
     # -- steps after computing

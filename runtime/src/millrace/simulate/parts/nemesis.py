@@ -229,6 +229,8 @@ class Nemesis:
         if view is None:
             return False
         last_open = view.last_open
+        if member in view.target and not self._spare(member, view):
+            return False
         # Who has come back on its file counts only where nobody is left who never went.
         holding = {one.name for one in last_open if self._holds(one, view)}
         if holding and member not in last_open:
@@ -239,6 +241,12 @@ class Nemesis:
         if member.name not in holding:
             return True
         return len(last_open) - len(holding) + 1 <= min(self._copies, len(last_open)) - 1
+
+    def _spare(self, member: Member, view: View) -> bool:
+        """Whether R-1 losses among those that are to hold everything are not used up yet: a driver
+        may open the view with what they have acknowledged before it hears that they are gone."""
+        gone = sum(1 for one in view.target if one != member and self._to.cluster.lost(one))
+        return gone + 1 <= min(self._copies, len(view.target)) - 1
 
     def _lives(self, one: Member) -> set[Member]:
         """A member and who has come back with its name."""
@@ -324,13 +332,19 @@ class Nemesis:
             self._to.supervisor.look()
 
     def _restart_on(self, name: str, file: ServerFile, losses: int) -> None:
-        """On an older file, unless all files are lost since: that one alone would be believed."""
+        """On an older file, unless all files are lost since: that one alone would be believed; or
+        a view was opened since, as it died, in which nobody else holds what is committed."""
         cluster = self._to.cluster
-        if name in cluster.down() and losses == cluster.losses:
+        if name in cluster.down() and losses == cluster.losses and self._others_hold(name):
             cluster.start_on(name, file)
             self._to.supervisor.look()
         else:
             self._restart(name, True, None)
+
+    def _others_hold(self, name: str) -> bool:
+        view = self._to.store.view
+        others = (one for one in view.last_open if one.name != name) if view is not None else ()
+        return any(self._holds(life, view) for one in others for life in self._lives(one) if view)
 
     def _half_sealed(self, entry: h.RecordWritten) -> None:
         """The first server that takes a seal dies with the driver, before any other has it. It

@@ -170,7 +170,10 @@ class OlderView(OlderCopy):
         assert self._newest is not None
         record, server = self._record(), deepcopy(self._newest.server)
         assert record is not None
-        tag = replace(record.tag, execution=Execution(record.tag.execution + LIVES))
+        under = server.stamp_in_effect
+        epoch = max(record.tag.epoch, under.epoch) if under is not None else record.tag.epoch
+        further = Execution(record.tag.execution + LIVES)
+        tag = replace(record.tag, execution=further, epoch=epoch)
         self._last = Stamp(tag.epoch, tag.execution)
         later = self._cluster.vault.encode(replace(record, tag=tag))
         server.stamp(server.run_id, self._last)
