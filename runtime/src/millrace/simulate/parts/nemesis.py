@@ -129,7 +129,10 @@ class Nemesis:
         view = self._to.store.view
         if view is None or view.phase is Phase.CREATING:
             return
-        copies = self._world.rng.randint(1, min(3, len(self._to.cluster.names)))
+        names = self._to.cluster.names
+        copies = self._world.rng.randint(1, min(3, len(names)))
+        if copies == 1 and any(map(self._to.cluster.away_for_good, names)):
+            return  # with one copy its view waits for each of its members
         self.crashes += 1
         self._history.add(h.CopiesAsked(copies))
         self._to.supervisor.ask_for_copies(copies)
@@ -421,7 +424,8 @@ class Nemesis:
         lives = [m for m in (*self._to.cluster.alive(), *last_open) if m.name == name]
         # One that is down may have the only file that is left.
         up = name not in self._to.cluster.down()
-        bearable = up and self._copies > 1 and all(map(self._expendable, lives))
+        copies = min(self._copies, self._to.supervisor.copies or self._copies)
+        bearable = up and copies > 1 and all(map(self._expendable, lives))
         bearable = bearable and self._one_is_reached(self._to.cluster.wanted - {name})
         if lives and bearable and not self._lost and self._world.rng.random() < FOR_GOOD:
             return FOR_GOOD_S
