@@ -107,6 +107,23 @@ def test_a_lost_move_is_still_wanted() -> None:
     assert again == e.CasView(7, moving)
 
 
+def test_a_record_of_its_own_execution_that_it_has_not_written_ends_it() -> None:
+    """The view gave the execution out again, and the members change before any of them is heard."""
+    script(CLAIM, STAMPING, SERVERS_CHANGED).play(
+        """
+        record own 1.2.1.5 sealed 3
+        cas done
+        -> SendStamp a1 e2x2
+        -> SendStamp b1 e2x2
+        -> SendStamp c1 e2x2
+        stamped a1 own
+        -> ReadView
+        look 6 e2 moving x2 a1 b1 to a1 c1
+        -> Stop behind
+        """
+    )
+
+
 def test_before_there_is_a_view_nobody_can_refuse() -> None:
     found = script("start\n-> ReadView")
     stamp = Stamp(1, 1)

@@ -185,32 +185,6 @@ def test_servers_whose_record_is_later_than_the_view_end_the_driver(tag: str) ->
     )
 
 
-def test_a_record_of_its_own_execution_that_it_has_not_written_ends_it() -> None:
-    """The view gave the execution out again, and the members change before any of them is heard."""
-    Script().play(
-        """
-        record R 1.2.1.5 sealed 3
-        start
-        -> ReadView
-        view 4 e1 open x1 a1 b1
-        -> CasView 4 e1 open x2 a1 b1
-        cas done
-        -> SendStamp a1 e1x2
-        -> SendStamp b1 e1x2
-        propose a1 c1
-        -> CasView 5 e2 moving x2 a1 b1 to a1 c1
-        cas done
-        -> SendStamp a1 e2x2
-        -> SendStamp b1 e2x2
-        -> SendStamp c1 e2x2
-        stamped a1 R
-        -> ReadView
-        look 6 e2 moving x2 a1 b1 to a1 c1
-        -> Stop behind
-        """
-    )
-
-
 def test_a_view_that_is_put_back_under_a_driver_ends_it_once_it_needs_the_view() -> None:
     """What it asked before its claim may be answered late, and tells nothing."""
     Script().play(

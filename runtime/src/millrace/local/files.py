@@ -16,11 +16,15 @@ T = TypeVar("T")
 
 def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
     """Replace ``path`` atomically; ``durable`` means that it is on disk on return."""
-    disk.replace(path, encoded(value), durable=durable)
+    disk.replace(path, _encoded(value), durable=durable)
 
 
-def encoded(value: Any) -> bytes:
-    """A document as its file has it."""
+def create_json(path: Path, value: Any) -> bool:
+    """Create ``path`` durably; ``False`` where it exists already."""
+    return disk.create(path, _encoded(value))
+
+
+def _encoded(value: Any) -> bytes:
     return (json.dumps(value, indent=1) + "\n").encode()
 
 

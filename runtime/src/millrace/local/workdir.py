@@ -42,7 +42,7 @@ from pathlib import Path
 from millrace import checked, durable
 from millrace.clock import Clock
 from millrace.errors import ProtocolError, WorkFolderError
-from millrace.local.files import encoded, write_json
+from millrace.local.files import create_json, write_json
 from millrace.state.inboxfiles import InboxFiles
 from millrace.state.journalfiles import JournalFiles
 from millrace.state.viewfile import ViewFile
@@ -364,7 +364,7 @@ def _read_identity(path: Path) -> Identity | None:
 def _first_identity(path: Path, identity: Identity) -> Identity:
     """This one, or that of another first start which came before: only one counts."""
     try:
-        if durable.create(path / "identity.json", encoded(checked.with_checksum(asdict(identity)))):
+        if create_json(path / "identity.json", checked.with_checksum(asdict(identity))):
             return identity
     except OSError as error:
         raise unusable(path, error) from error

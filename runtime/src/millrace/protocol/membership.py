@@ -714,12 +714,10 @@ class Membership:
         """Whether no driver before this one can have written a record."""
         assert self.view is not None
         view, tag = self.view, record.tag
-        mine = Tag(view.timeline, self.execution, view.epoch, self._seq)
-        # Before it has written any itself, none can be of its own execution.
-        namesake = (
-            not self._seq and tag.timeline == view.timeline and tag.execution == mine.execution
-        )
-        return namesake or tag > mine or tag.epoch > view.epoch
+        # Before this one has written any, none can be of its execution, whatever epoch it is in.
+        epoch = view.epoch if self._seq else Epoch(0)
+        mine = Tag(view.timeline, self.execution, epoch, self._seq)
+        return tag > mine or tag.epoch > view.epoch
 
     def _choose(self, records: list[Record]) -> Record:
         return max(records, key=lambda record: record.tag)

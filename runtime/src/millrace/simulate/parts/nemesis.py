@@ -243,13 +243,17 @@ class Nemesis:
             holding = {life.name for life in lives if self._holds(life, view)}
         if member.name not in holding:
             return True
-        return len(last_open) - len(holding) + 1 <= min(self._copies, len(last_open)) - 1
+        return self._is_borne(len(last_open) - len(holding), len(last_open))
 
     def _spare(self, member: Member, view: View) -> bool:
         """Whether R-1 losses among those that are to hold everything are not used up yet: a driver
         may open the view with what they have acknowledged before it hears that they are gone."""
         gone = sum(1 for one in view.target if one != member and self._to.cluster.lost(one))
-        return gone + 1 <= min(self._copies, len(view.target)) - 1
+        return self._is_borne(gone, len(view.target))
+
+    def _is_borne(self, gone: int, members: int) -> bool:
+        """Whether one more may go of so many members."""
+        return gone + 1 <= min(self._copies, members) - 1
 
     def _lives(self, one: Member) -> set[Member]:
         """A member and who has come back with its name."""
@@ -335,19 +339,13 @@ class Nemesis:
             self._to.supervisor.look()
 
     def _restart_on(self, name: str, file: ServerFile, losses: int) -> None:
-        """On an older file, unless all files are lost since: that one alone would be believed; or
-        a view was opened since, as it died, in which nobody else holds what is committed."""
+        """On an older file, unless all files are lost since: that one alone would be believed."""
         cluster = self._to.cluster
-        if name in cluster.down() and losses == cluster.losses and self._others_hold(name):
+        if name in cluster.down() and losses == cluster.losses:
             cluster.start_on(name, file)
             self._to.supervisor.look()
         else:
             self._restart(name, True, None)
-
-    def _others_hold(self, name: str) -> bool:
-        view = self._to.store.view
-        others = (one for one in view.last_open if one.name != name) if view is not None else ()
-        return any(self._holds(life, view) for one in others for life in self._lives(one) if view)
 
     def _half_sealed(self, entry: h.RecordWritten) -> None:
         """The first server that takes a seal dies with the driver, before any other has it. It
