@@ -6,7 +6,7 @@ import itertools
 import logging
 from collections.abc import Iterable
 
-from millrace.repeats import LONGEST_PAUSE_S, RepeatFilter
+from millrace.logs.repeats import LONGEST_PAUSE_S, RepeatFilter
 
 
 class Moment:

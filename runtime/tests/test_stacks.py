@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from millrace import stacks
+from millrace.logs import stacks
 
 _BUSY = """
 import sys, threading, time
-from millrace import stacks
+from millrace.logs import stacks
 
 def deep(left):
     return deep(left - 1) if left else sorted(range(3), key=lambda each: -each)
@@ -36,7 +36,7 @@ while threading.active_count() > 3:
 """
 _NATIVE = """
 import itertools
-from millrace import stacks
+from millrace.logs import stacks
 
 stacks.write_on_request()
 print("busy", flush=True)

@@ -30,12 +30,12 @@ from dataclasses import dataclass
 import kopf
 
 import millrace_operator
-from millrace import stacks
 from millrace.clock import SystemClock
 from millrace.errors import ExitCode, MillraceError
 from millrace.health import serve
 from millrace.homes import pods
 from millrace.kube.configmaps import Api, own_api
+from millrace.logs import stacks
 from millrace_operator import handlers
 from millrace_operator.api.settings import OperatorSettings
 from millrace_operator.control.health import Health

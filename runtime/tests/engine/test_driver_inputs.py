@@ -40,6 +40,7 @@ from millrace.errors import (
 from millrace.homes.documents import Ask, Proposal, Request, Status
 from millrace.homes.memory import MemoryInbox
 from millrace.homes.stores import HomeAwayError
+from millrace.logs.repeats import TEXTS_KEPT
 from millrace.protocol import events as e
 from millrace.protocol.codec import decode, encode
 from millrace.protocol.record import Backoff, first_record, set_aside
@@ -53,7 +54,6 @@ from millrace.protocol.types import (
     RootRange,
     Tag,
 )
-from millrace.repeats import TEXTS_KEPT
 from millrace.sources.base import Source, SourcePlan
 from millrace.state.inboxfiles import InboxFiles
 from millrace.state.journalfiles import JournalFiles

@@ -22,7 +22,6 @@ from typing import Any
 
 import psutil
 
-from millrace import stacks
 from millrace.checked import with_checksum
 from millrace.engine.driver.process import DriverProcess
 from millrace.engine.jobs.session import SessionSettings, build_session
@@ -35,6 +34,7 @@ from millrace.homes.documents import Proposal
 from millrace.homes.passwords import shared
 from millrace.homes.settings import in_folder
 from millrace.local.files import read_json, write_json
+from millrace.logs import stacks
 from millrace.state.client import StateAddress
 from millrace.state.inboxfiles import InboxFiles
 from millrace.state.viewfile import ViewFile

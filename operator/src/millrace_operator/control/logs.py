@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from millrace import jsonlogs
-from millrace.repeats import quiet_repeats
+from millrace.logs.lines import JsonLines as Lines
+from millrace.logs.repeats import quiet_repeats
 
 _about: ContextVar[str] = ContextVar("about", default="")
 
@@ -24,7 +24,7 @@ def about(key: object) -> Iterator[None]:
         _about.reset(token)
 
 
-class JsonLines(jsonlogs.JsonLines):
+class JsonLines(Lines):
     """Lines with ``topology`` as ``namespace/name`` where they are about one."""
 
     def about(self) -> Mapping[str, str]:

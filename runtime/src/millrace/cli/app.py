@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 import millrace
-from millrace import stacks
 from millrace.cli import (
     chaos,
     dead_letters,
@@ -29,6 +28,7 @@ from millrace.cli import (
 )
 from millrace.cli.output import SafeConsole, exit_codes, print_error, visible
 from millrace.errors import ExitCode, MillraceError, WorkFolderError
+from millrace.logs import stacks
 
 _COMMANDS = (
     validate,

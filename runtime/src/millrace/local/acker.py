@@ -20,15 +20,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from millrace import stacks
 from millrace.errors import ExitCode, MillraceError
 from millrace.homes.settings import PASSWORD_VARIABLE
 from millrace.local.files import write_json
+from millrace.logs import stacks
+from millrace.logs.repeats import quiet_repeats
 from millrace.protocol.acker import AckerMachine
 from millrace.protocol.acklog import Open, roots_of
 from millrace.protocol.types import CloseMarker, Member
 from millrace.redisserver import open_client
-from millrace.repeats import quiet_repeats
 from millrace.state.viewfile import WatchedView
 from millrace.tracking.fold import ArrayFold
 from millrace.tracking.log import AckLog, reader_name

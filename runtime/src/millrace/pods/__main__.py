@@ -7,9 +7,9 @@ import logging
 import os
 import sys
 
-from millrace import stacks
 from millrace.errors import ExitCode
 from millrace.homes.pods import Role
+from millrace.logs import stacks
 from millrace.pods.kernels import bring_kernels
 
 _MODULES = {

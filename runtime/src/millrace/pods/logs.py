@@ -7,14 +7,14 @@ import os
 import sys
 from collections.abc import Mapping
 
-from millrace import jsonlogs
 from millrace.homes import pods
 from millrace.homes.pods import Role
+from millrace.logs.lines import JsonLines as Lines
+from millrace.logs.repeats import quiet_repeats
 from millrace.pods.identity import Identity
-from millrace.repeats import quiet_repeats
 
 
-class JsonLines(jsonlogs.JsonLines):
+class JsonLines(Lines):
     """Lines that say which pod they are of."""
 
     def __init__(self, role: Role, identity: Identity) -> None:

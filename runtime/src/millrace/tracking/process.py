@@ -17,9 +17,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import redis
 
-from millrace import crash, stacks
+from millrace import crash
 from millrace.errors import ExitCode, MillraceError, ProtocolError, StateServerError
 from millrace.guard import die_with
+from millrace.logs import stacks
+from millrace.logs.repeats import quiet_repeats
 from millrace.protocol.acker import (
     AckerAction,
     AckerMachine,
@@ -32,7 +34,6 @@ from millrace.protocol.acker import (
 from millrace.protocol.acklog import Open, roots_of
 from millrace.protocol.types import AttemptId, Verdict
 from millrace.redisserver import open_client
-from millrace.repeats import quiet_repeats
 from millrace.tracking.fold import ArrayFold
 from millrace.tracking.log import AckLog, decode_control, reader_name
 from millrace.tracking.message import DENSE_COST_BYTES, AckMessage, decode

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from millrace import crash, stacks
+from millrace import crash
 from millrace.clock import SystemClock
 from millrace.engine.jobs.ahead import SparkAhead
 from millrace.engine.jobs.starttimes import StartTimes
@@ -28,7 +28,8 @@ from millrace.errors import ExitCode, MillraceError, error_text
 from millrace.homes.passwords import PasswordOf, of_root_key, shared
 from millrace.homes.settings import ROOT_KEY_VARIABLE, DriverSettings
 from millrace.homes.told import read_settings, read_topology
-from millrace.repeats import quiet_repeats
+from millrace.logs import stacks
+from millrace.logs.repeats import quiet_repeats
 
 if TYPE_CHECKING:
     from millrace.engine.driver.process import DriverProcess

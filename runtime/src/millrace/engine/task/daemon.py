@@ -23,8 +23,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 # What hands over loads nothing else.
-from millrace import guard, stacks
+from millrace import guard
 from millrace.engine import handover
+from millrace.logs import stacks
 
 if TYPE_CHECKING:
     from millrace.engine.task.blackbox import Page, Recipient

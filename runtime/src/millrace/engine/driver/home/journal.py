@@ -15,8 +15,8 @@ from millrace.clock import Clock
 from millrace.errors import NewerFormatError
 from millrace.homes.documents import RunEvent, Status
 from millrace.homes.stores import HomeAwayError, Journal
+from millrace.logs.repeats import Repeats
 from millrace.protocol import events as e
-from millrace.repeats import Repeats
 
 log = logging.getLogger(__name__)
 
