@@ -16,7 +16,7 @@ from millrace.homes.stores import HomeAwayError
 from millrace.metrics.catalogue import LISTS, TOPOLOGIES
 from millrace_operator.api.resources import Phase, TopologyStatus
 from millrace_operator.control.health import LIVE_S, READY_S, Health
-from millrace_operator.control.logs import JsonLines, about
+from millrace_operator.control.logs import TopologyLines, about
 from millrace_operator.control.queue import WorkQueue
 from millrace_operator.control.reconciler import Result
 from millrace_operator.control.workers import ALL, LOOK_S, Queue, Workers
@@ -378,6 +378,6 @@ def test_one_that_stands_by_is_live_and_ready(world: World):
 def test_a_line_of_the_log_says_which_topology_it_is_about():
     record = logging.LogRecord("x", logging.INFO, "f", 1, "hello %s", ("you",), None)
     with about(WORDS):
-        line = json.loads(JsonLines().format(record))
+        line = json.loads(TopologyLines().format(record))
     assert (line["message"], line["topology"], line["level"]) == ("hello you", "jobs/words", "INFO")
-    assert "topology" not in json.loads(JsonLines().format(record))
+    assert "topology" not in json.loads(TopologyLines().format(record))

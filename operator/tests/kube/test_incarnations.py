@@ -15,7 +15,7 @@ import pytest
 from memory_world import running
 
 from millrace.health import Answer, serve
-from millrace_operator.control.logs import JsonLines, about
+from millrace_operator.control.logs import TopologyLines, about
 from millrace_operator.kube.incarnations import Incarnations, ask_pod, said
 
 PATH = "/incarnation"
@@ -129,7 +129,7 @@ def test_what_is_logged_of_a_pod_says_of_which_topology_it_is():
 
     def ask(address: str, name: str) -> None:
         record = logging.LogRecord("x", logging.INFO, "f", 1, "%s is silent", (name,), None)
-        lines.append(JsonLines().format(record))
+        lines.append(TopologyLines().format(record))
 
     pods = [
         {"metadata": {"uid": f"u{n}", "name": f"words-state-{n}"}, "status": running(f"c{n}")}

@@ -27,7 +27,7 @@ from millrace.pods import __main__ as entry
 from millrace.pods import driver, executor
 from millrace.pods.driver import readiness
 from millrace.pods.identity import Identity, PodError, derived, password_of, passwords
-from millrace.pods.logs import JsonLines
+from millrace.pods.logs import PodLines
 from millrace.pods.spark import cluster_conf, executor_size
 from millrace.pods.termination import LONGEST, tell_end
 from millrace.topology.model import Executors
@@ -209,7 +209,7 @@ def test_code_that_asks_a_driver_to_exit_does_not_say_that_all_is_done(monkeypat
 
 
 def test_a_log_line_with_an_error_is_one_line():
-    lines = JsonLines(Role.DRIVER, IDENTITY)
+    lines = PodLines(Role.DRIVER, IDENTITY)
     try:
         raise ValueError("first\nsecond")
     except ValueError as error:

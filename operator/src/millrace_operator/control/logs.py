@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from millrace.logs.lines import JsonLines as Lines
+from millrace.logs.jsonlines import JsonLines
 from millrace.logs.repeats import quiet_repeats
 
 _about: ContextVar[str] = ContextVar("about", default="")
@@ -24,7 +24,7 @@ def about(key: object) -> Iterator[None]:
         _about.reset(token)
 
 
-class JsonLines(Lines):
+class TopologyLines(JsonLines):
     """Lines with ``topology`` as ``namespace/name`` where they are about one."""
 
     def about(self) -> Mapping[str, str]:
@@ -35,7 +35,7 @@ def start_logs(level: str, text: bool) -> None:
     """Log to standard error from now on, as JSON or, for people, as text."""
     handler = logging.StreamHandler(sys.stderr)
     plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(plain if text else JsonLines())
+    handler.setFormatter(plain if text else TopologyLines())
     logging.basicConfig(level=level, handlers=[handler], force=True)
     # It says of each object that it was seen.
     logging.getLogger("kopf").setLevel(logging.WARNING)

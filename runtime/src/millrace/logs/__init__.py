@@ -1,1 +1,1 @@
-"""What a process writes for people to read: as JSON, seldom twice, with its stacks when asked."""
+"""What a process logs: as JSON for programs, seldom twice, with its stacks when it is asked."""

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 
 from millrace.homes import pods
 from millrace.homes.pods import Role
-from millrace.logs.lines import JsonLines as Lines
+from millrace.logs.jsonlines import JsonLines
 from millrace.logs.repeats import quiet_repeats
 from millrace.pods.identity import Identity
 
 
-class JsonLines(Lines):
+class PodLines(JsonLines):
     """Lines that say which pod they are of."""
 
     def __init__(self, role: Role, identity: Identity) -> None:
@@ -33,7 +33,7 @@ class JsonLines(Lines):
 def start_logs(role: Role, identity: Identity) -> None:
     """Log to standard error from now on, at the level of the environment."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines(role, identity))
+    handler.setFormatter(PodLines(role, identity))
     level = os.environ.get(pods.LOG_LEVEL, "INFO").upper()
     known = logging.getLevelNamesMapping()
     logging.basicConfig(level=known.get(level, logging.INFO), handlers=[handler], force=True)

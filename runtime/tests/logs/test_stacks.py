@@ -107,6 +107,6 @@ def test_a_process_that_hangs_in_native_code_answers_to_the_other_signal(started
 
 def test_the_signals_are_those_of_the_document():
     assert (stacks.SIGNAL, stacks.FORCED) == (signal.SIGUSR1, signal.SIGUSR2)
-    text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
     (row,) = (line for line in text.splitlines() if "kill -USR1 PID" in line)
     assert "kill -USR2 PID" in row
