@@ -479,7 +479,7 @@ class Nemesis:
 
     def _request(self) -> None:
         """The user takes dead letters, perhaps twice: to be replayed, maybe mended, or dropped."""
-        if self._history.muted:
+        if self._history.muted or self._to.supervisor.drained:
             return
         record = self._to.committed()
         found = [
