@@ -79,6 +79,7 @@ class Script:
         dead_limit: DeadLimit = NO_LIMIT,
         components: Components | None = None,
         restores: bool = False,
+        prepares_from: int | None = None,
     ) -> None:
         settings = Settings(
             uid=UID,
@@ -90,6 +91,7 @@ class Script:
             key_groups=GROUPS,
             dead_limit=dead_limit,
             restores=restores,
+            prepares_from=prepares_from,
             components=components,
         )
         self.copies = copies
@@ -396,7 +398,8 @@ def _run(action: e.Run) -> str:
     plan = action.plan
     without = f" without {sorted(plan.excluded)}" if plan.excluded else ""
     single = f" uncombined {dict(plan.uncombined)}" if plan.uncombined else ""
-    return f"Run {plan.id.attempt} of {_intent(plan.intent)}{without}{single}"
+    onward = " onward" if action.prepared else ""
+    return f"Run {plan.id.attempt} of {_intent(plan.intent)}{without}{single}{onward}"
 
 
 _FORMS: dict[type, Callable[..., str]] = {
@@ -412,6 +415,7 @@ _FORMS: dict[type, Callable[..., str]] = {
         f"CopyObjects {_tag(a.record.tag)} from {' '.join(_name(m) for m in a.sources)}"
     ),
     e.FenceSinks: lambda a: f"FenceSinks x{a.execution}",
+    e.Prepare: lambda a: f"Prepare {a.plan.id.attempt} of {_intent(a.plan.intent)}",
     e.Run: _run,
     e.Cancel: lambda a: f"Cancel {a.id.attempt} of {a.id.window}",
     e.AskVerdict: lambda a: f"AskVerdict {a.marker.id.attempt} of {a.marker.id.window}",

@@ -114,10 +114,26 @@ class OpenLog:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Run one window attempt; answered by ``RunDone`` or ``RunDied``."""
+class Prepare:
+    """Announce a window attempt to the ackers and run its first pass, though its window is not
+    open yet. What that meets is answered to the ``Run`` that follows; or ``Cancel`` does.
+
+    ``tracked``: the ackers are to judge it.
+    """
 
     plan: AttemptPlan
+    tracked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Run one window attempt, or what is left of it; answered by ``RunDone`` or ``RunDied``.
+
+    ``prepared``: there was a ``Prepare`` of the same attempt, and so no ``OpenLog``.
+    """
+
+    plan: AttemptPlan
+    prepared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +290,7 @@ Action = (
     | FenceSinks
     | Plan
     | OpenLog
+    | Prepare
     | Run
     | Cancel
     | AskVerdict

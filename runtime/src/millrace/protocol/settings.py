@@ -32,5 +32,8 @@ class Settings:
     restores: bool = False
     """End the driver where all copies of an object are gone for good, so that whoever started it
     can restore a snapshot; else that waits for a file that holds it."""
+    prepares_from: int | None = None
+    """Windows of at least so many roots are prepared while the one before runs; None: no window,
+    since the first pass keeps state or shows something."""
     drop_removed: bool = False
     """Give up what sealed windows still have to show on sinks that were removed."""

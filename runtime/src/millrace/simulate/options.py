@@ -154,6 +154,7 @@ class Options:
     snapshot_s: float = 0.0
     lost_s: float | None = None
     late: bool = False
+    prepares: bool = False
 
 
 _GUARANTEES = (
@@ -207,7 +208,13 @@ def draw(seed: int) -> Options:
     options = _with_standby(_with_deaf(_with_leaves(_with_servers(options))))
     options = replace(options, chaos=replace(options.chaos, power_s=_power(options)))
     options = _with_copies(_with_resizes(_with_losses(options)))
-    return replace(options, late=_late(options))
+    return replace(options, late=_late(options), prepares=_prepares(options))
+
+
+def _prepares(options: Options) -> bool:
+    if options.passes == 1 or options.guarantee is Guarantee.AT_MOST_ONCE:
+        return False
+    return Random(f"prepares/{options.seed}").random() < 0.6
 
 
 def _late(options: Options) -> bool:

@@ -233,6 +233,7 @@ class Simulation:
             copies=copies,
             key_groups=options.key_groups,
             learners=options.learners,
+            prepares_from=1 if options.prepares else None,
             restores=options.lost_s is not None,
             max_unpublished=options.max_unpublished,
             emits_final=options.emits_final,

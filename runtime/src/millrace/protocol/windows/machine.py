@@ -3,7 +3,8 @@
 The machine holds the last committed record and the one thing that it is doing (``doing``): a window
 attempt, what comes of it, or a record write on its way. ``advance`` is called after every event and
 starts whatever the committed record allows; nothing is started while a write is on its way (rule
-4). Planning ahead (``planning``) and showing windows (``publishing``) go on beside it.
+4). Planning ahead (``planning``), the first pass of what is planned (``preparing``) and showing
+windows (``publishing``) go on beside it.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ from millrace.protocol.windows.doing import (
 from millrace.protocol.windows.forgetting import Forgetting
 from millrace.protocol.windows.outcomes import judged, outcome_of, too_many
 from millrace.protocol.windows.planning import Planning
+from millrace.protocol.windows.preparing import Preparing
 from millrace.protocol.windows.publishing import Publishing
 from millrace.protocol.windows.surprises import Awaited
 from millrace.protocol.windows.waiting import Waiting
@@ -101,6 +103,7 @@ class Windows:
         self.wall_ms: Callable[[], int] = int
         self.doing: Doing = Idle()
         self.planning = Planning()
+        self.preparing = Preparing()
         self.publishing = Publishing()
         self._progress: dict[WindowNumber, Progress] = {}
         self._numbers: dict[WindowNumber, WindowAttempt] = {}
@@ -131,7 +134,7 @@ class Windows:
             # Only the driver before this one knew which of them had begun.
             self._perhaps_run = record.intents
         self._interrupted = any(intent in self._perhaps_run for intent in record.intents)
-        return self._report(record)
+        return [*self.preparing.drop(self._forgetting), *self._report(record)]
 
     def _to_abandon(self) -> bool:
         return self._interrupted and self.settings.guarantee is Guarantee.AT_MOST_ONCE
@@ -146,6 +149,7 @@ class Windows:
     def suspend(self) -> list[e.Action]:
         """Give up the running attempt and any unfinished write: the members change."""
         actions = self._end_attempt(cancel=True)
+        actions += self.preparing.drop(self._forgetting)
         self._become(Idle())
         return actions
 
@@ -229,7 +233,7 @@ class Windows:
                 actions += self._begin(record.intents[0])
             else:
                 actions += self._idle(record)
-        return actions + self._ask_ahead(record)
+        return actions + self._ask_ahead(record) + self._prepare(record)
 
     # -- events
 
@@ -387,7 +391,42 @@ class Windows:
         found = self.planning.found
         if found is None or len(record.replays) >= self.settings.max_waiting:
             return None
-        return NextWindow(found.ranges, (), found.offsets, time_ms=self.wall_ms())
+        prepared = self.preparing.intent_for(found)
+        time_ms = self.wall_ms() if prepared is None else prepared.time_ms
+        return NextWindow(found.ranges, (), found.offsets, time_ms=time_ms)
+
+    def _prepare(self, record: Record) -> list[e.Action]:
+        """Begin with what was planned while the window before it runs or is judged, unless that
+        may well be followed by another one: by one of replays, or by its own second half."""
+        least, found = self.settings.prepares_from, self.planning.found
+        if least is None or found is None or self.preparing.plan is not None:
+            return []
+        runs = isinstance(self.doing, Running | Judging) and len(record.intents) == 1
+        if not runs or record.replays or self.draining:
+            return []
+        if sum(r.count for r in found.ranges) < least:
+            return []
+        window = records.following(record.intents[0].window)
+        if window in self._numbers:
+            return []  # it was prepared once for something that has not come
+        self._numbers[window] = WindowAttempt(1)
+        time_ms = max(record.time_ms, self.wall_ms())
+        intent = Intent(window, found.ranges, time_ms=time_ms)
+        plan = self._attempt_plan(record, intent, WindowAttempt(1), Progress(intent))
+        return self.preparing.begin(plan, self.settings.tracking)
+
+    def _attempt_plan(
+        self, record: Record, intent: Intent, number: WindowAttempt, progress: Progress
+    ) -> AttemptPlan:
+        return AttemptPlan(
+            AttemptId(self.membership.execution, intent.window, number),
+            self.membership.stamp,
+            intent,
+            frozenset(progress.failed),
+            progress.uncombined,
+            record.chains,
+            learning=self.membership.learning,
+        )
 
     def _with_next(self, record: Record) -> Record:
         """Opening w+1 and sealing w are one write."""
@@ -436,23 +475,20 @@ class Windows:
             return self._finish_draining()
         if self._now_s < self._hold_until_s:
             return self._make_room()
-        number = WindowAttempt(self._numbers.get(intent.window, 0) + 1)
-        self._numbers[intent.window] = number
-        self._perhaps_run = (intent,)
-        attempt = AttemptId(self.membership.execution, intent.window, number)
-        self._become(Running(attempt))
         assert self.record is not None
-        plan = AttemptPlan(
-            attempt,
-            self.membership.stamp,
-            intent,
-            frozenset(progress.failed),
-            progress.uncombined,
-            self.record.chains,
-            learning=self.membership.learning,
-        )
-        opened = [e.OpenLog(attempt, intent.roots)] if self.settings.tracking else []
-        return [*opened, e.Run(plan)]
+        self._perhaps_run = (intent,)
+        number = self._numbers.get(intent.window, WindowAttempt(0))
+        plan = self._attempt_plan(self.record, intent, number, progress)
+        if self.preparing.take(plan):
+            self._become(Running(plan.id))
+            return [e.Run(plan, prepared=True)]
+        dropped = self.preparing.drop(self._forgetting)
+        number = WindowAttempt(number + 1)
+        self._numbers[intent.window] = number
+        plan = self._attempt_plan(self.record, intent, number, progress)
+        self._become(Running(plan.id))
+        opened = [e.OpenLog(plan.id, intent.roots)] if self.settings.tracking else []
+        return [*dropped, *opened, e.Run(plan)]
 
     def _make_room(self) -> list[e.Action]:
         """While a state server is full: what sinks have shown is noted, and can then be deleted."""
@@ -665,9 +701,10 @@ class Windows:
 
     def _stop_asked(self) -> list[e.Action]:
         self.draining = True
+        dropped = self.preparing.drop(self._forgetting)
         if not isinstance(self.doing, Running | Judging | Splitting):
-            return []
-        return self._run_over(cancel=True)
+            return dropped
+        return [*dropped, *self._run_over(cancel=True)]
 
 
 def _nobody_told(_: str) -> None:

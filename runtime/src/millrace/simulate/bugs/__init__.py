@@ -103,6 +103,7 @@ BUGS: dict[str, Bug] = {
         Bug("act_before_commit", "rule 4", lambda: _driver(w.ActBeforeCommit)),
         Bug("ack_of_other_round_counts", "rule 3", lambda: _driver(w.AckOfOtherRoundCounts)),
         Bug("publish_before_seal", "rule 4", lambda: _driver(w.PublishBeforeSeal)),
+        Bug("goes_on_with_anything", "rule 4", lambda: _driver(w.GoesOnWithAnything)),
         Bug("split_drops_boundary", "I1", lambda: _driver(w.SplitDropsBoundary)),
         Bug("intent_not_rerun", "I1", lambda: _driver(w.IntentNotRerun)),
         Bug("forget_too_early", "rule 22", lambda: _driver(w.ForgetTooEarly)),

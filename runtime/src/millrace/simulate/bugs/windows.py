@@ -8,8 +8,11 @@ from dataclasses import replace
 from millrace.protocol import events as e
 from millrace.protocol import record as records
 from millrace.protocol.driver import Driver
+from millrace.protocol.membership import Membership
+from millrace.protocol.settings import Settings
 from millrace.protocol.types import (
     AttemptId,
+    AttemptPlan,
     Evidence,
     Intent,
     Record,
@@ -29,6 +32,7 @@ from millrace.protocol.windows.doing import (
     WritingLetters,
 )
 from millrace.protocol.windows.machine import Change, Windows
+from millrace.protocol.windows.preparing import Preparing
 from millrace.protocol.winners import Winners
 
 
@@ -310,6 +314,22 @@ class JudgedCountUnchecked(Windows):
         judged = self.doing.marker.intent.roots - len(self.doing.marker.excluded)
         complete = judged - len(event.verdict.incomplete)
         return super()._verdict_given(e.VerdictGiven(replace(event.verdict, complete=complete)))
+
+
+class GoesOnWithAnything(Windows):
+    """Runs what is left of the attempt that was prepared, whatever window was opened instead."""
+
+    def __init__(self, settings: Settings, membership: Membership, locate: records.Locate) -> None:
+        super().__init__(settings, membership, locate)
+        self.preparing = _TakesAnything()
+
+
+class _TakesAnything(Preparing):
+    def take(self, plan: AttemptPlan) -> bool:
+        if self.plan is None or self.plan.id != plan.id:
+            return False
+        self.plan = None
+        return True
 
 
 class NeverLooksUp(Driver):

@@ -18,13 +18,16 @@ class Acts:
         self._store = store
         self._ledger = ledger
         self._seen: set[AttemptId] = set()
+        self._prepared: dict[AttemptId, Intent] = {}
         self._ran: dict[Stamp, Intent] = {}
         self._first: dict[Stamp, Tag] = {}
         history.listen(h.Acted, self._acted)
 
     def _acted(self, entry: h.Acted) -> None:
         action = entry.action
-        if isinstance(action, e.Run):
+        if isinstance(action, e.Prepare):
+            self._prepared[action.plan.id] = action.plan.intent
+        elif isinstance(action, e.Run):
             self._run(entry.execution, action)
         elif isinstance(action, e.SendRecord):
             self._written(action)
@@ -43,6 +46,8 @@ class Acts:
         if plan.id in self._seen:
             raise h.ViolationError("rule 4", f"{plan.id} is run a second time")
         self._seen.add(plan.id)
+        if action.prepared and self._prepared.pop(plan.id, None) != plan.intent:
+            raise h.ViolationError("rule 4", f"{plan.id} goes on with what was not prepared for it")
         self._ran[plan.stamp] = plan.intent
         if self._store.view is None or self._store.view.execution != execution:
             return

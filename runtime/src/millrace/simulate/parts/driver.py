@@ -17,7 +17,7 @@ from millrace.protocol import server as s
 from millrace.protocol.driver import Driver
 from millrace.protocol.membership import Standing
 from millrace.protocol.record import behind
-from millrace.protocol.types import AttemptId, Member, Stamp, View
+from millrace.protocol.types import AttemptId, AttemptPlan, Member, Stamp, View
 from millrace.simulate import history as h
 from millrace.simulate.parts.acklog import Verdicts
 from millrace.simulate.parts.cluster import ViewStore, owners_of
@@ -183,6 +183,8 @@ class DriverProcess:
                 self._plan(action)
             case e.OpenLog():
                 self._open_log(action)
+            case e.Prepare():
+                self._prepare(action)
             case e.Run():
                 self._run(action)
             case e.Cancel():
@@ -360,13 +362,23 @@ class DriverProcess:
         names = edges(self._plant.options, self._around.workload)
         self._verdicts.open(action.id, action.roots, names)
 
+    def _prepare(self, action: e.Prepare) -> None:
+        if action.tracked:
+            self._open_log(e.OpenLog(action.plan.id, action.plan.intent.roots))
+        self._attempt(action.plan).prepare()
+
     def _run(self, action: e.Run) -> None:
+        if action.prepared:
+            self._attempts[action.plan.id].go_on(self._verdicts.planned(action.plan))
+        else:
+            self._attempt(action.plan).start()
+
+    def _attempt(self, plan: AttemptPlan) -> Attempt:
         view = self.machine.membership.view
         assert view is not None
-        plan = self._verdicts.planned(action.plan)
-        attempt = self._plant.attempt(self._plant, plan, view, self.post)
-        self._attempts[action.plan.id] = attempt
-        attempt.start()
+        attempt = self._plant.attempt(self._plant, self._verdicts.planned(plan), view, self.post)
+        self._attempts[plan.id] = attempt
+        return attempt
 
     def _cancel(self, action: e.Cancel) -> None:
         attempt = self._attempts.pop(action.id, None)

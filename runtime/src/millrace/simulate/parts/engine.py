@@ -89,6 +89,8 @@ class Attempt:
         self._post = post
         self._over = False
         self._gone = False
+        self._held = False
+        self._untold: e.Event | None = None
         self._numbers: dict[tuple[int, int], int] = {}
         self._kills: dict[tuple[int, int], int] = {}
         self._finished: dict[tuple[int, int], list[Task]] = {}
@@ -100,6 +102,20 @@ class Attempt:
 
     def start(self) -> None:
         self._begin_pass(0)
+
+    def prepare(self) -> None:
+        """Run the first pass; what comes of it is told once it is to go on."""
+        self._held = True
+        self.start()
+
+    def go_on(self, plan: AttemptPlan) -> None:
+        """Run what is left, by a plan that knows the state to start from."""
+        self.plan = self.facts.plan = plan
+        self._held = False
+        if self._untold is not None:
+            self._say(self._untold)
+        elif self._passed(0):
+            self._begin_pass(1)
 
     def cancel(self) -> None:
         """Tasks that run already may go on for a while, unheard."""
@@ -368,15 +384,18 @@ class Attempt:
             return
         pass_no = task.id.pass_no
         self._finished.setdefault((pass_no, task.id.partition), []).append(task)
-        parts = range(self.plant.options.parallelism)
-        done = [p for p in parts if self._finished.get((pass_no, p))]
         first = len(self._finished[pass_no, task.id.partition]) == 1
-        if len(done) < len(parts) or not first:
+        if self._held or not first or not self._passed(pass_no):
             return
         if pass_no + 1 < self.plant.options.passes:
             self._begin_pass(pass_no + 1)
         else:
             self._end()
+
+    def _passed(self, pass_no: int) -> bool:
+        """Whether every task of a pass has finished once."""
+        parts = range(self.plant.options.parallelism)
+        return all(self._finished.get((pass_no, part)) for part in parts)
 
     # -- the end of an attempt
 
@@ -459,6 +478,9 @@ class Attempt:
             self._say(e.RunDied(self.plan.id, reason, member_lost, evidence, away=away))
 
     def _say(self, event: e.Event) -> None:
+        if self._held:
+            self._untold = event
+            return
         self.plant.world.soon(self._post, event)
         if self.plant.world.chance(0.05):
             self.plant.world.after(1.0, self._post, event)
