@@ -55,6 +55,12 @@ COPYING_POINTS = {
 }
 """The same of a view with several servers: a single one never lacks what it holds."""
 
+PREPARING_POINTS = {
+    "driver.preparing": "the first pass of a window that is not open yet is announced, not begun",
+    "driver.prepared": "its window is open and its first pass, begun before, is gone on with",
+}
+"""The same of large windows, whose first pass runs beside the window before."""
+
 LEARNING_POINTS = {
     "driver.taught": "others have learned what a server leaves, or have what they are to hold when "
     "they join; the view has not moved",

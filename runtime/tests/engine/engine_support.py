@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -274,11 +275,14 @@ class SparkWindows(Windows):
         from millrace.engine.jobs.runner import AttemptRunner
 
         self.shape: tuple[int, ...] = ()
+        self.prepares = False
+        self.prepared: Any = None
         self.runner = AttemptRunner(
             spark.sparkContext, program, self.sources, lambda: self.services, small
         )
 
     def run_tasks(self, plan: AttemptPlan) -> list[TaskReport]:
-        result = self.runner.run(plan)
+        self.prepared = self.runner.prepare(plan) if self.prepares else None
+        result = self.runner.run(plan, self.prepared)
         self.shape = result.shape
         return list(result.reports)

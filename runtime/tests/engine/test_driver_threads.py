@@ -386,13 +386,129 @@ def test_an_attempt_that_cannot_be_announced_for_good_stops_the_driver(driver, m
     assert events.get(timeout=WAIT_S) == failed
 
 
+class Ahead:
+    """Verdicts and a runner that say what they were asked for; beginning waits for ``may``."""
+
+    def __init__(self) -> None:
+        self.did: list[str] = []
+        self.begun, self.may = threading.Event(), threading.Event()
+        self.end: BaseException | None = None
+
+    def open(self, attempt: AttemptId, roots: int) -> None:
+        self.begun.set()
+        self.may.wait(WAIT_S)
+        if self.end is not None:
+            raise self.end
+        self.did.append(f"open {attempt.window} with {roots}")
+
+    def forget(self, attempts: Any) -> None:
+        self.did += [f"forget {one.window}" for one in attempts]
+
+    def give_up(self, attempt: AttemptId) -> None:
+        pass
+
+    def planned(self, plan: AttemptPlan) -> AttemptPlan:
+        return plan
+
+    def prepare(self, plan: AttemptPlan) -> str:
+        self.did.append(f"prepare {plan.id.window}")
+        return f"first of {plan.id.window}"
+
+    def run(self, plan: AttemptPlan, first: str | None = None) -> AttemptResult:
+        self.did.append(f"run {plan.id.window} behind {first}")
+        return AttemptResult((1,), ())
+
+    def cancel(self, attempt: AttemptId) -> None:
+        self.did.append(f"cancel {attempt.window}")
+
+    def cancel_all(self) -> None:
+        pass
+
+
+@pytest.fixture
+def ahead(driver, monkeypatch):
+    """A driver that runs attempts, with what it asks for."""
+    performer, _, _ = driver
+    found, equipment = Ahead(), performer._equipment
+    for part, answers in ((equipment.planner, "busy"), (equipment.publisher, "verify")):
+        monkeypatch.setattr(part, answers, quiet, raising=False)
+    performer._equipment = replace(equipment, verdicts=found, runner=lambda _: found)
+    performer._active = found
+    yield performer, found
+    found.may.set()
+    performer._equipment = equipment
+
+
+def next_plan(window: int) -> AttemptPlan:
+    intent = Intent(window, (RootRange("lines", 0, 0, 5),))
+    return AttemptPlan(AttemptId(1, window, 1), STAMP, intent, frozenset(), {}, {})
+
+
+def settle(performer: RealPerformer) -> None:
+    performer._ahead.submit(quiet).result(WAIT_S)
+
+
+def test_what_was_prepared_is_announced_and_begun_before_its_turn(driver, ahead):
+    performer, asked = ahead
+    asked.may.set()
+    performer.perform(e.Prepare(next_plan(2), tracked=True))
+    settle(performer)
+    assert asked.did == ["open 2 with 5", "prepare 2"]
+    performer.perform(e.Run(next_plan(2), prepared=True))
+    assert driver[1].get(timeout=WAIT_S) == e.RunDone(next_plan(2).id, (1,), ())
+    assert asked.did[2:] == ["run 2 behind first of 2"]
+
+
+def test_what_is_given_up_while_it_begins_is_ended_and_forgotten_behind_that(ahead):
+    """Else it would be announced after it was forgotten, and stay in the log."""
+    performer, asked = ahead
+    performer.perform(e.Prepare(next_plan(2), tracked=True))
+    assert asked.begun.wait(WAIT_S)
+    performer.perform(e.Cancel(next_plan(2).id))
+    asked.may.set()
+    settle(performer)
+    assert asked.did == ["open 2 with 5", "prepare 2", "cancel 2", "forget 2"]
+
+
+def test_what_is_given_up_before_it_begins_never_does(ahead):
+    performer, asked = ahead
+    for window in (2, 3):
+        performer.perform(e.Prepare(next_plan(window), tracked=True))
+    assert asked.begun.wait(WAIT_S)
+    performer.perform(e.Cancel(next_plan(3).id))
+    asked.may.set()
+    settle(performer)
+    assert asked.did == ["open 2 with 5", "prepare 2"]
+
+
+def test_what_cannot_be_announced_before_its_turn_dies_when_that_has_come(driver, ahead):
+    performer, asked = ahead
+    asked.end = StateServerError("state server s0 is away")
+    asked.may.set()
+    performer.perform(e.Prepare(next_plan(2), tracked=True))
+    settle(performer)
+    assert driver[1].empty()
+    performer.perform(e.Run(next_plan(2), prepared=True))
+    died = e.RunDied(next_plan(2).id, str(asked.end), member_lost=True)
+    assert driver[1].get(timeout=WAIT_S) == died
+    assert asked.did == []
+
+
+def test_a_driver_that_is_fenced_hears_it_before_the_turn_of_what_it_prepares(driver, ahead):
+    performer, asked = ahead
+    asked.end = FencedError("execution 2 has taken over")
+    asked.may.set()
+    performer.perform(e.Prepare(next_plan(2), tracked=True))
+    assert driver[1].get(timeout=WAIT_S) == e.SinkRefused(str(asked.end), fenced=True)
+
+
 class Reading:
     """Runs attempts that end with what is in ``ends`` in turn: an error, or ``None`` for well."""
 
     def __init__(self, *ends: BaseException | None) -> None:
         self.ends = list(ends)
 
-    def run(self, plan: Any) -> AttemptResult:
+    def run(self, plan: Any, first: Any = None) -> AttemptResult:
         end = self.ends.pop(0)
         if end is not None:
             raise end

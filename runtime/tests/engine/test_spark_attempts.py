@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from engine_support import STAMP, SparkWindows, compiled, write_lines
 
-from millrace.engine.jobs.runner import AttemptDied
+from millrace.engine.jobs.runner import SMALL_WINDOW_ROOTS, AttemptDied
 from millrace.engine.jobs.session import SessionSettings, build_session
 from millrace.engine.program.schema import OutputError
 from millrace.engine.program.sql import SqlAnalyser
@@ -85,6 +85,67 @@ def test_a_window_runs_as_a_job_of_passes_or_as_one_task(windows, tmp_path, func
     found = find_winners(run.shape, outcome.reports.values(), len(LINES))
     assert isinstance(found, Winners)
     assert len(found.reports) == len(outcome.reports)
+
+
+def test_an_attempt_whose_first_pass_ran_before_ends_as_any_other(windows, tmp_path):
+    """Behind it there is state, of the window before."""
+    (tmp_path / "texts").mkdir()
+    run = windows(COUNT)
+    run.prepares = True
+    for number, lines in enumerate([LINES[:120], LINES[120:]]):
+        write_lines(tmp_path, lines, f"{number}.txt")
+        outcome = run.go()
+        assert run.prepared is not None
+        assert outcome.verdict.complete
+        assert run.shape == (2, 2, 2)
+        found = find_winners(run.shape, outcome.reports.values(), len(lines))
+        assert isinstance(found, Winners)
+    totals = {r["word"]: r["n"] for r in outcome.rows["rows"]}
+    assert totals == {w: n for w, n in WORDS.items() if w in totals}
+
+
+def test_a_first_pass_of_another_program_is_not_gone_on_with(windows, tmp_path):
+    write_lines(tmp_path, LINES)
+    run = windows(COUNT)
+    prepare = run.runner.prepare
+
+    def prepare_and_edit(plan):
+        first = prepare(plan)
+        run.runner.use(replace(run.program, tuple_timeout_s=29.0))
+        return first
+
+    run.prepares, run.runner.prepare = True, prepare_and_edit
+    with pytest.raises(AttemptDied, match="its first pass ran by other settings"):
+        run.go()
+
+
+SHOWS = """
+sinks:
+  - {name: rows, inputs: [{from: last}], files: {path: rows, format: jsonLines}}
+  - {name: words, inputs: [{from: split}], files: {path: words, format: jsonLines}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("spec", "small"),
+    [
+        (COUNT.replace(SINK, SHOWS), 0),
+        (one_step("wordsteps:split_batch"), 0),
+        (COUNT, 4096),
+    ],
+    ids=["shows rows", "has one pass", "is small"],
+)
+def test_a_first_pass_that_does_more_than_read_is_not_run_before(windows, tmp_path, spec, small):
+    write_lines(tmp_path, LINES)
+    run = windows(spec, small)
+    run.prepares = True
+    assert run.go().verdict.complete
+    assert run.prepared is None
+
+
+def test_the_text_names_the_least_window_that_begins_before(windows):
+    text = (Path(__file__).parents[3] / "docs" / "guarantees.md").read_text()
+    assert f"more than {SMALL_WINDOW_ROOTS:,} records" in " ".join(text.split())
 
 
 def test_small_and_large_windows_go_on_with_the_same_state(windows, tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock, Thread
 from typing import assert_never
@@ -21,7 +21,13 @@ from millrace.engine.driver.room import Room
 from millrace.engine.driver.snapshots import SnapshotTaker
 from millrace.engine.driver.stores import CopyProgress, GivenUpError, Stores
 from millrace.engine.driver.verdicts import Verdicts
-from millrace.engine.jobs.runner import AttemptDied, AttemptResult, AttemptRunner, SparkGone
+from millrace.engine.jobs.runner import (
+    AttemptDied,
+    AttemptResult,
+    AttemptRunner,
+    FirstPassRun,
+    SparkGone,
+)
 from millrace.engine.program.cutting import cut_intent
 from millrace.errors import (
     FencedError,
@@ -86,6 +92,8 @@ class RealPerformer:
         self._reader = InboxReader(equipment.mailbox, post, self._inbox_away, fail)
         self._orderly = False
         self._spark = ThreadPoolExecutor(1, thread_name_prefix="attempt")
+        self._ahead = ThreadPoolExecutor(1, thread_name_prefix="ahead")
+        self._prepared: dict[AttemptId, Future[FirstPassRun | None]] = {}
         self._janitor = ThreadPoolExecutor(1, thread_name_prefix="janitor")
         self._active: AttemptRunner | None = None
         self._pending: set[AttemptId] = set()
@@ -113,6 +121,8 @@ class RealPerformer:
                 return self._plan(action)
             case e.OpenLog():
                 return self._open_log(action)
+            case e.Prepare():
+                return self._prepare(action)
             case e.Run():
                 return self._run(action)
             case e.Cancel():
@@ -167,6 +177,7 @@ class RealPerformer:
         self._equipment.planner.stop()
         self._equipment.verdicts.stop()
         self._equipment.publisher.stop()
+        self._ahead.shutdown(wait=False, cancel_futures=True)
         self._spark.shutdown(wait=False, cancel_futures=True)
         self._janitor.shutdown(wait=True, cancel_futures=True)
 
@@ -302,6 +313,38 @@ class RealPerformer:
             self._over.add(action.id)
             self._post(e.RunDied(action.id, error_text(error)))
 
+    def _prepare(self, action: e.Prepare) -> list[e.Event]:
+        self._prepared[action.plan.id] = self._ahead.submit(self._first_pass, action)
+        return []
+
+    def _first_pass(self, action: e.Prepare) -> FirstPassRun | None:
+        """Begin with an attempt whose turn has not come; what is raised here is told then."""
+        plan = action.plan
+        if action.tracked:
+            try:
+                self._equipment.verdicts.open(plan.id, plan.intent.roots)
+            except FencedError as error:
+                self._post(e.SinkRefused(str(error), fenced=True))
+                raise
+        crash.reached("driver.preparing")
+        if self._active is None:
+            return None
+        return self._active.prepare(self._equipment.verdicts.planned(plan))
+
+    def _give_up(self, attempt: AttemptId, prepared: Future[FirstPassRun | None]) -> None:
+        """What was prepared is of no use. Behind its beginning, or that would open it again."""
+        if not prepared.cancel():
+            self._ahead.submit(self._undo, attempt)
+
+    def _undo(self, attempt: AttemptId) -> None:
+        try:
+            if self._active is not None:
+                self._active.cancel(attempt)
+            self._equipment.verdicts.forget([attempt])
+        except Exception as error:  # noqa: BLE001
+            # The boundary of a thread: it ends unheard, and its entries go with the next execution.
+            log.warning("giving up what was prepared of %s: %s", attempt, error_text(error))
+
     def _run(self, action: e.Run) -> list[e.Event]:
         crash.reached("driver.started")
         self._equipment.running(action.plan)
@@ -311,19 +354,25 @@ class RealPerformer:
         return []
 
     def _attempt(self, plan: AttemptPlan) -> None:
+        prepared = self._prepared.pop(plan.id, None)
         try:
             if plan.id not in self._over:  # else it ended before its turn came
-                self._run_to_end(plan)
+                self._run_to_end(plan, prepared)
+            elif prepared is not None:
+                self._give_up(plan.id, prepared)
         except BaseException as error:  # noqa: BLE001 the boundary of a thread: the loop raises it
             self._fail(as_failure(error))
         finally:
             self._pending.discard(plan.id)
             self._over.discard(plan.id)
 
-    def _run_to_end(self, plan: AttemptPlan) -> None:
+    def _run_to_end(self, plan: AttemptPlan, prepared: Future[FirstPassRun | None] | None) -> None:
         try:
             self._active = self._equipment.runner(plan)
-            result = self._active.run(self._equipment.verdicts.planned(plan))
+            first = None if prepared is None else prepared.result()
+            if first is not None:
+                crash.reached("driver.prepared")
+            result = self._active.run(self._equipment.verdicts.planned(plan), first)
             self._verify(result)
         except AttemptDied as died:
             said = (died.reason, died.member_lost, died.evidence, died.full)
@@ -367,7 +416,11 @@ class RealPerformer:
 
     def _cancel(self, action: e.Cancel) -> list[e.Event]:
         self._equipment.verdicts.give_up(action.id)
-        if action.id in self._pending:
+        if action.id not in self._pending:
+            prepared = self._prepared.pop(action.id, None)
+            if prepared is not None:
+                self._give_up(action.id, prepared)
+        else:
             self._over.add(action.id)
             if self._active is not None:
                 self._cancelling.do(action.id, self._cancelled(self._active, action.id))

@@ -39,7 +39,7 @@ from millrace.engine.driver.stores import Stores
 from millrace.engine.driver.verdicts import Verdicts
 from millrace.engine.jobs.executors import have_executors
 from millrace.engine.jobs.refusals import Refusals
-from millrace.engine.jobs.runner import AttemptRunner
+from millrace.engine.jobs.runner import SMALL_WINDOW_ROOTS, AttemptRunner
 from millrace.engine.jobs.start import StartedSpark, start_spark
 from millrace.engine.jobs.starttimes import StartTimes
 from millrace.engine.task.state import Services
@@ -108,11 +108,18 @@ def settings_of(topology: StreamTopology, uid: str) -> Settings:
         max_records=spec.window.max_records,
         copies=spec.state_servers.copies,
         learners=True,
+        prepares_from=_prepares_from(guarantee),
         key_groups=spec.key_groups,
         dead_limit=DeadLimit(spec.dead_letters.max_percent),
         restores=spec.on_state_loss is OnStateLoss.RESTORE,
         emits_final=any(p.kind.at_end(p.settings) for p in spec.processors),
     )
+
+
+def _prepares_from(guarantee: Guarantee) -> int | None:
+    """Smaller windows are over sooner than anything could be prepared beside them. A record that is
+    to be processed at most once is counted as read before anybody looks at it."""
+    return None if guarantee is Guarantee.AT_MOST_ONCE else SMALL_WINDOW_ROOTS + 1
 
 
 class DriverProcess:

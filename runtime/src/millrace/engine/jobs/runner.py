@@ -7,6 +7,7 @@ twice.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +63,7 @@ from millrace.protocol.types import (
 )
 from millrace.sources.base import Source
 from millrace.state.errors import OutOfMemoryError, UnreachableError
+from millrace.topology.parts import Role
 from millrace.tracking.log import AckLogAwayError, AckLogFullError
 
 if TYPE_CHECKING:
@@ -114,8 +116,19 @@ class AttemptResult:
     reports: tuple[TaskReport, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class FirstPassRun:
+    """The first pass of an attempt, under way or over: by which program, what waits for it, and
+    the envelopes that come of it."""
+
+    program: Program
+    end: Any
+    moved: RDD[Any]
+
+
 class AttemptRunner:
-    """Runs attempts of one program, one at a time; ``cancel`` may come from another thread.
+    """Runs attempts of one program, one at a time; ``cancel`` may come from another thread, and so
+    may ``prepare`` of the attempt that is next.
 
     ``services`` says how tasks reach the state servers and the ack log, and is asked for each
     attempt, since the view may have changed. ``reached`` is told each step of one.
@@ -142,11 +155,12 @@ class AttemptRunner:
         assert jvm is not None
         spark_conf = self._context._jsc.sc().conf()
         self._serializer = jvm.org.apache.spark.serializer.JavaSerializer(spark_conf)
-        self._cancelled: AttemptId | None = None
+        self._cancelled: set[AttemptId] = set()
         self._folder = Path(self._context.getConf().get(FOLDER))
         self._shipped = self._context.getConf().get(SHIPPED) == "true"
         self._kits: dict[tuple[tuple[str, str], ...], str] = {}
         self._brought: set[str] = set()
+        self._cutting = threading.Lock()
 
     def use(self, program: Program) -> None:
         """Run the attempts from now on by it; for the thread that calls ``run``."""
@@ -154,8 +168,31 @@ class AttemptRunner:
             self._program = program
             self._kits.clear()
 
-    def run(self, plan: AttemptPlan) -> AttemptResult:
-        """Run one attempt to its end.
+    def prepare(self, plan: AttemptPlan) -> FirstPassRun | None:
+        """Begin with the first pass of an attempt, while another attempt runs or is judged.
+
+        None where that pass keeps state, shows something, or runs in the JVM: all of it then runs
+        when its turn has come. Raises what ``run`` raises.
+        """
+        program = self._program
+        if plan.intent.roots <= self._small or not _reads_only(program):
+            return None
+        services = self._services()
+        try:
+            job = Job(self._kit(services.passwords), plan, services, False).encode()
+            group = self._group(plan.id)
+            self._context.setJobGroup(group, group, interruptOnCancel=True)
+            payload = self._payload(plan.intent, program.parallelism)
+            first = self._context.parallelize(payload, len(payload))
+            pairs = self._keyed(first.mapPartitionsWithIndex(FirstPass(job)), len(payload))
+            # What a plan of SQL does for each of its exchanges, where it adapts to their sizes.
+            end = self._context._jsc.sc().submitMapStage(pairs.rdd().dependencies().head())
+            return FirstPassRun(program, end, self._values(pairs))
+        except (Py4JError, PySparkException, OSError) as error:
+            raise self._failed(plan, services, error) from error
+
+    def run(self, plan: AttemptPlan, first: FirstPassRun | None = None) -> AttemptResult:
+        """Run one attempt to its end; ``first`` is what ``prepare`` has begun of it.
 
         Raises ``AttemptDied``, or another ``MillraceError`` where running again cannot help
         (a source that lost its data, a sink that refuses).
@@ -169,20 +206,21 @@ class AttemptRunner:
         self._context.setJobGroup(group, group, interruptOnCancel=True)
         self._current = plan.id
         try:
-            pieces = share(plan.intent, tasks, self._sources)
-            reports = self._collect(job, pieces, whole)
+            if first is None:
+                payload = self._payload(plan.intent, tasks)
+                reports = self._collect(job, payload, whole)
+            else:
+                reports = self._go_on(job, first)
         except UnsignedError as error:
             raise AttemptDied(str(error)) from error
         except (Py4JError, PySparkException, OSError) as error:
-            if self._spark_ended():
-                raise SparkGone("Spark's JVM has ended; the driver is started again") from error
-            raise self._reason(plan, services, error) from error
+            raise self._failed(plan, services, error) from error
         shape = (1,) if whole else (tasks,) * len(self._program.passes)
         return AttemptResult(shape, tuple({r.task: r for r in reports}.values()))
 
     def cancel(self, attempt: AttemptId) -> None:
         """End this attempt soon, if it runs or is about to; its ``run`` raises ``AttemptDied``."""
-        self._cancelled = attempt
+        self._cancelled.add(attempt)
         # Jobs that the attempt is about to start count too.
         self._context._jsc.sc().cancelJobGroupAndFutureJobs(self._group(attempt))
 
@@ -230,6 +268,11 @@ class AttemptRunner:
             raise AttemptDied(short_reason(str(error))) from error
         self._brought.add(path.name)
 
+    def _failed(self, plan: AttemptPlan, services: Services, error: Exception) -> Exception:
+        if self._spark_ended():
+            return SparkGone("Spark's JVM has ended; the driver is started again")
+        return self._reason(plan, services, error)
+
     # -- jobs
 
     def rehearse(self) -> None:
@@ -246,10 +289,22 @@ class AttemptRunner:
             ends = FrameRehearsal(kit), FrameRehearsal(kit)
             self._results(self._chained(payload, entries, ends))
 
-    def _collect(
-        self, job: bytes, pieces: Sequence[Sequence[Piece]], whole: bool
-    ) -> list[TaskReport]:
-        payload = [encode_pieces(part) for part in pieces]
+    def _payload(self, intent: Intent, tasks: int) -> list[bytes]:
+        with self._cutting:
+            return [encode_pieces(part) for part in share(intent, tasks, self._sources)]
+
+    def _go_on(self, job: bytes, first: FirstPassRun) -> list[TaskReport]:
+        """Run the passes behind the first. Raises ``AttemptDied`` where that ran otherwise."""
+        if first.program != self._program:
+            raise AttemptDied("its first pass ran by other settings")
+        first.end.get()
+        rdd, tasks = first.moved, self._program.parallelism
+        for number in range(1, len(self._program.passes)):
+            moved = rdd if number == 1 else self._exchange(rdd, tasks)
+            rdd = moved.mapPartitionsWithIndex(NextPass(job, number))
+        return [report for data in self._results(rdd) for report in decode_reports(data)]
+
+    def _collect(self, job: bytes, payload: list[bytes], whole: bool) -> list[TaskReport]:
         passes = 1 if whole else len(self._program.passes)
         entries: list[Entry] = [
             FirstPass(job),
@@ -292,6 +347,10 @@ class AttemptRunner:
 
     def _exchange(self, rdd: RDD[Any], partitions: int) -> RDD[Any]:
         """Move (reader, envelope) pairs; both are bytes already, Spark serialises nothing."""
+        return self._values(self._keyed(rdd, partitions))
+
+    def _keyed(self, rdd: RDD[Any], partitions: int) -> Any:
+        """The pairs in the partitions of their readers, in the JVM."""
         rdd._bypass_serializer = True
         jvm = self._context._jvm
         assert jvm is not None
@@ -299,14 +358,20 @@ class AttemptRunner:
         moved = pairs.partitionBy(jvm.PythonPartitioner(partitions, 0))
         # Kryo, chosen for arrays of bytes, takes a millisecond to set up for each task and file.
         moved.rdd().setSerializer(self._serializer)
-        return RDD(jvm.PythonRDD.valueOfPair(moved), self._context, NoOpSerializer())
+        return moved
+
+    def _values(self, pairs: Any) -> RDD[Any]:
+        """The envelopes of such pairs."""
+        jvm = self._context._jvm
+        assert jvm is not None
+        return RDD(jvm.PythonRDD.valueOfPair(pairs), self._context, NoOpSerializer())
 
     def _reason(
         self, plan: AttemptPlan, services: Services, failure: Exception
     ) -> MillraceError | AttemptDied:
         """What a failed job means."""
         attempt = plan.id
-        if self._cancelled == attempt:
+        if attempt in self._cancelled:
             return AttemptDied("cancelled")
         text = str(failure)
         error = find_error(text, attempt)
@@ -329,7 +394,7 @@ class AttemptRunner:
     def _worker_ended(self, plan: AttemptPlan, services: Services, said: str) -> AttemptDied:
         """What the end of a worker means, by what was told of it; ``said`` is Spark's word."""
         try:
-            told = await_deaths(services.access, plan, lambda: self._cancelled != plan.id)
+            told = await_deaths(services.access, plan, lambda: plan.id not in self._cancelled)
         except StateServerError as error:
             # Evidence may have been lost with it: the window waits until the server is back.
             return AttemptDied(f"{said}; how its worker ended is not known: {error}", True)
@@ -340,6 +405,13 @@ class AttemptRunner:
         text = deaths.describe(death, self._program.tuple_timeout_s)
         blamed = Evidence.USER_CODE if death.blames(plan.id) else Evidence.NONE
         return AttemptDied(text, evidence=blamed)
+
+
+def _reads_only(program: Program) -> bool:
+    """Whether the first of several passes keeps no state, shows nothing, runs in Python alone."""
+    first = [program.components[name] for name in program.passes[0].components]
+    plain = all(c.role is not Role.SINK and c.state is None and not c.columns for c in first)
+    return plain and len(program.passes) > 1 and not program.sql_steps
 
 
 def _full(error: MillraceError, services: Services) -> str:

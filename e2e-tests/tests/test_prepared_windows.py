@@ -1,0 +1,52 @@
+"""Large windows, whose first pass runs beside the window before: exact, whoever dies meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from millrace.crash import PREPARING_POINTS
+from millrace.engine.jobs.runner import SMALL_WINDOW_ROOTS
+from millrace_e2e import checker, feed, harness, ledger
+from millrace_e2e.checker import Promise
+from millrace_e2e.harness import Place, running
+from millrace_e2e.topologies import remembered
+
+WINDOW = SMALL_WINDOW_ROOTS + 904
+WINDOWS = 4
+SEED = 11
+GOOD = (feed.OK, feed.FLAKY)
+FIRE_S = 120.0
+
+KILLS = (
+    *PREPARING_POINTS,
+    *("driver.ran:2", "driver.closed:2", "driver.sealed:2", "worker.read:5", "worker.acked:5"),
+)
+"""Steps that come while a window is prepared, besides those of preparing."""
+
+
+@pytest.mark.parametrize("promise", [Promise.EXACTLY_ONCE, Promise.AT_LEAST_ONCE])
+def test_words_are_counted_once_whoever_dies_while_a_window_is_prepared(
+    promise: Promise, place: Place
+) -> None:
+    place.write(remembered(WINDOW, guarantee=promise.value))
+    kills = KILLS if promise is Promise.EXACTLY_ONCE else tuple(PREPARING_POINTS)
+    for number, kill in enumerate(kills):
+        feed_windows(place, number)
+        environment = {"MILLRACE_CRASH_AT": kill, "MILLRACE_CRASH_DIR": str(place.marks)}
+        with running(place, environment=environment) as run:
+            run.until(lambda: kill.partition(":")[0] in place.fired(), kill, FIRE_S)  # noqa: B023
+    place.gate.touch()
+    harness.run_to_end(place)
+    fed = ledger.read_fed(place.texts)
+    words, buckets = fed.word_counts(GOOD), fed.bucket_counts(GOOD)
+    totals, numbers = (ledger.read_rows(place.sink(name)) for name in ("counts", "numbers"))
+    assert checker.check_totals(words, totals, promise) == []
+    assert checker.check_numbers(buckets, numbers, promise) == []
+
+
+def feed_windows(place: Place, number: int) -> None:
+    """One file of some windows; a line of the last one fails once."""
+    count = WINDOW * WINDOWS
+    first = number * count
+    data = feed.text(range(first, first + count), SEED, {first + count - 9: feed.FLAKY})
+    feed.add_file(place.texts / f"{number}.txt", data)
