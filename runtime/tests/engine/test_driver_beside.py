@@ -158,6 +158,13 @@ def test_records_reach_a_slow_member_in_order_and_each_once(servers, bench):
     assert held.tag == record(3).tag
 
 
+@pytest.mark.parametrize("held", [False, True])
+def test_an_answer_tells_whether_a_record_was_there_when_it_was_asked_for(servers, bench, held):
+    member = servers[0].address.member()
+    bench.performer.perform(e.SendStamp(member, STAMP, held))
+    assert bench.next() == e.Stamped(member, STAMP, None, held)
+
+
 def test_the_next_incarnation_of_a_member_does_not_wait_for_the_one_before(servers, bench):
     slow, quick = (server.address.member() for server in servers)
     os.kill(servers[0].pid, signal.SIGSTOP)

@@ -196,7 +196,10 @@ class Script:
     def _on_stamped(self, words: list[str]) -> e.Event:
         record = None if words[1] == "none" else self.records[words[1]]
         current = stamp(words[2]) if len(words) > 2 else self.machine.membership.stamp
-        return e.Stamped(member(words[0]), current, record)
+        who = member(words[0])
+        asked = (one for one in reversed(self.actions) if isinstance(one, e.SendStamp))
+        held = (one.held for one in asked if (one.member, one.stamp) == (who, current))
+        return e.Stamped(who, current, record, next(held, False))
 
     def _on_refused(self, words: list[str]) -> e.Event:
         return e.Refused(member(words[0]), self.machine.membership.stamp, words[1])

@@ -266,6 +266,13 @@ def test_a_member_that_loses_its_record_in_the_life_that_it_has_ends_the_driver(
         -> Plan behind {}
         stamped b1 old
         stamped c1 none
+        fenced
+        unreachable a1
+        -> Notify StateServerAway
+        wait 1
+        tick
+        -> SendStamp a1 e1x2
+        -> SendStamp b1 e1x2
         """
     )
     script.tell("stamped a1 none")
@@ -300,6 +307,13 @@ def test_a_late_answer_of_before_the_first_record_is_no_loss() -> None:
         stamped a1 first
         stamped a1 none
         stamped a1 later
+        stamped a1 none
+        fenced
+        unreachable a1
+        -> Notify StateServerAway
+        wait 1
+        tick
+        -> SendStamp a1 e1x1
         """
     )
     script.tell("stamped a1 none")

@@ -53,8 +53,11 @@ class CasView:
 
 @dataclass(frozen=True, slots=True)
 class SendStamp:
+    """``held``: under this stamp it has answered with a record already."""
+
     member: Member
     stamp: Stamp
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,11 +332,13 @@ class CasLost:
 
 @dataclass(frozen=True, slots=True)
 class Stamped:
-    """A member accepted the stamp; ``record`` is what it held in that very moment."""
+    """A member accepted the stamp; ``record`` is what it held in that very moment, ``held`` that of
+    the ``SendStamp`` that this answers."""
 
     member: Member
     stamp: Stamp
     record: Record | None
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -392,16 +392,16 @@ class Membership:
 
     def _heard_again(self, event: e.Stamped) -> list[e.Action]:
         """A member that has held the record under this stamp and holds none any more has lost all
-        its keys in the life that it has, and would be written to as if it had them."""
+        its keys in the life that it has, and would be written to as if it had them. An answer to
+        what was asked before it had held any may come late, and says nothing."""
         assert self.view is not None
         if event.member not in self.view.target:
             return []
         if event.record is not None:
-            # Not that of a birth: an answer of before there was one may come late.
-            if self.standing is Standing.RECOVERED and event.record.sealed:
+            if self.standing is Standing.RECOVERED:
                 self._answers[event.member] = event.record
             return []
-        if self._answers.get(event.member) is None:
+        if not event.held:
             return []
         return [e.Stop(e.StopKind.LOST if self.held == 1 else e.StopKind.FAILED, _EMPTY)]
 
@@ -575,7 +575,8 @@ class Membership:
         return []
 
     def _ask(self, members: Iterable[Member]) -> list[e.Action]:
-        return [e.SendStamp(m, self.stamp) for m in dict.fromkeys(members)]
+        held = {member for member, record in self._answers.items() if record is not None}
+        return [e.SendStamp(m, self.stamp, m in held) for m in dict.fromkeys(members)]
 
     # -- steps
 

@@ -230,11 +230,11 @@ class RealPerformer:
 
     def _send_stamp(self, action: e.SendStamp) -> list[e.Event]:
         def send() -> list[e.Event]:
-            event = self._equipment.stores.stamp(action.member, action.stamp)
+            event = self._equipment.stores.stamp(action.member, action.stamp, action.held)
             crash.reached("driver.stamped")
             return [event]
 
-        self._servers.to(action.member).do(("stamp", action.stamp), send)
+        self._servers.to(action.member).do(("stamp", action.stamp, action.held), send)
         return []
 
     def _send_record(self, action: e.SendRecord) -> list[e.Event]:

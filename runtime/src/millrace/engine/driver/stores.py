@@ -126,8 +126,11 @@ class Stores:
 
     # -- the protocol's messages
 
-    def stamp(self, member: Member, stamp: Stamp) -> e.Event:
-        """Raises ``ProtocolError`` for a damaged record, ``NewerFormatError`` for a newer one."""
+    def stamp(self, member: Member, stamp: Stamp, held: bool = False) -> e.Event:
+        """What ``SendStamp`` asks for.
+
+        Raises ``ProtocolError`` for a damaged record, ``NewerFormatError`` for a newer one.
+        """
         try:
             reply = self.client(member).stamp(stamp, self._life)
         except StateServerError as error:
@@ -136,7 +139,7 @@ class Stores:
             return e.Refused(member, stamp, reply.reason.value)
         assert isinstance(reply, Stamped)
         record = None if reply.record is None else decode_record(reply.record)
-        return e.Stamped(member, stamp, record)
+        return e.Stamped(member, stamp, record, held)
 
     def write_record(self, member: Member, stamp: Stamp, record: Record) -> e.Event:
         try:

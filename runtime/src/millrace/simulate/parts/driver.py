@@ -284,7 +284,7 @@ class DriverProcess:
                 self.post(refused(member, stamp, reply))
             else:
                 record = None if reply.record is None else cluster.vault.decode(reply.record)
-                self.post(e.Stamped(member, stamp, record))
+                self.post(e.Stamped(member, stamp, record, action.held))
 
         life = str(self.number)
         cluster.ask(
