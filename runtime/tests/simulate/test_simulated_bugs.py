@@ -11,9 +11,9 @@ WITHIN_RUNS = 2000
 
 SHOWED_AT = {
     "prunes_marks": 1767,
-    "teaches_for_ever": 6114,
+    "teaches_for_ever": 10865,
     "parts_with_all": 857,
-    "counts_copies_to_come": 3682,
+    "counts_copies_to_come": 6212,
     "keeps_its_copies": 416,
     "waits_for_what_tasks_miss": 680,
     "overlooks_older_view": 36,

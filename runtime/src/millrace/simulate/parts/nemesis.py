@@ -131,8 +131,8 @@ class Nemesis:
             return
         names = self._to.cluster.names
         copies = self._world.rng.randint(1, min(3, len(names)))
-        if copies == 1 and any(map(self._to.cluster.away_for_good, names)):
-            return  # with one copy its view waits for each of its members
+        if self._away_for_good() >= copies:
+            return  # a view with so few copies waits for its members
         self.crashes += 1
         self._history.add(h.CopiesAsked(copies))
         self._to.supervisor.ask_for_copies(copies)
@@ -285,6 +285,11 @@ class Nemesis:
             cluster.wanted.update(wanted)
             self._to.supervisor.look()
 
+    def _away_for_good(self) -> int:
+        """How many servers no driver or no task ever reaches again."""
+        cluster = self._to.cluster
+        return sum(map(cluster.away_for_good, cluster.names))
+
     def _one_is_reached(self, wanted: Iterable[str]) -> bool:
         """Whether a driver can go on with these in the end: nobody waits for servers of which none
         is ever reached again."""
@@ -423,7 +428,8 @@ class Nemesis:
         # One that is down may have the only file that is left.
         up = name not in self._to.cluster.down()
         copies = min(self._copies, self._to.supervisor.copies or self._copies)
-        bearable = up and copies > 1 and all(map(self._expendable, lives))
+        bearable = up and self._away_for_good() + 1 < copies
+        bearable = bearable and all(map(self._expendable, lives))
         bearable = bearable and self._one_is_reached(self._to.cluster.wanted - {name})
         if lives and bearable and not self._lost and self._world.rng.random() < FOR_GOOD:
             return FOR_GOOD_S
