@@ -418,8 +418,8 @@ class Ahead:
         self.did.append(f"run {plan.id.window} behind {first}")
         return AttemptResult((1,), ())
 
-    def cancel(self, attempt: AttemptId) -> None:
-        self.did.append(f"cancel {attempt.window}")
+    def drop(self, attempt: AttemptId) -> None:
+        self.did.append(f"drop {attempt.window}")
 
     def cancel_all(self) -> None:
         pass
@@ -467,7 +467,7 @@ def test_what_is_given_up_while_it_begins_is_ended_and_forgotten_behind_that(ahe
     performer.perform(e.Cancel(next_plan(2).id))
     asked.may.set()
     settle(performer)
-    assert asked.did == ["open 2 with 5", "prepare 2", "cancel 2", "forget 2"]
+    assert asked.did == ["open 2 with 5", "prepare 2", "drop 2", "forget 2"]
 
 
 def test_what_is_given_up_before_it_begins_never_does(ahead):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import pickle
 import threading
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from engine_support import STAMP, SparkWindows, compiled, write_lines
 
+from millrace.engine.jobs import runner
 from millrace.engine.jobs.runner import SMALL_WINDOW_ROOTS, AttemptDied
 from millrace.engine.jobs.session import SessionSettings, build_session
 from millrace.engine.program.schema import OutputError
@@ -115,7 +117,74 @@ def test_a_first_pass_of_another_program_is_not_gone_on_with(windows, tmp_path):
         return first
 
     run.prepares, run.runner.prepare = True, prepare_and_edit
-    with pytest.raises(AttemptDied, match="its first pass ran by other settings"):
+    with pytest.raises(AttemptDied, match="ran by settings that have changed since") as died:
+        run.go()
+    assert died.value.ended
+
+
+def test_a_first_pass_that_is_not_gone_on_with_is_ended(windows, tmp_path, spark, monkeypatch):
+    """Else it would hold the slots of the next attempt's tasks."""
+    write_lines(tmp_path, LINES)
+    run = windows(COUNT.replace("wordsteps:split_batch", "gates:rest"))
+    run.prepares = True
+
+    def broken(*_):
+        raise AttemptDied("no room for the kit")
+
+    prepare = run.runner.prepare
+
+    def prepare_and_break(plan):
+        first = prepare(plan)
+        monkeypatch.setattr(run.runner, "_kit", broken)
+        return first
+
+    run.runner.prepare = prepare_and_break
+    with pytest.raises(AttemptDied, match="no room for the kit"):
+        run.go()
+    assert_ends(spark)
+
+
+def test_a_first_pass_that_was_cancelled_before_it_began_is_ended(windows, tmp_path, spark):
+    write_lines(tmp_path, LINES)
+    run = windows(COUNT.replace("wordsteps:split_batch", "gates:rest"))
+    run.prepares = True
+    prepare = run.runner.prepare
+
+    def cancel_and_prepare(plan):
+        run.runner.cancel(plan.id)
+        return prepare(plan)
+
+    run.runner.prepare = cancel_and_prepare
+    with pytest.raises(AttemptDied, match="cancelled"):
+        run.go()
+    assert_ends(spark)
+
+
+def assert_ends(spark) -> None:
+    """Long before the first pass would."""
+    until_s = time.monotonic() + 60.0
+    while spark.sparkContext.statusTracker().getActiveStageIds():
+        assert time.monotonic() < until_s, "it runs on"
+        time.sleep(0.05)
+
+
+def test_a_first_pass_that_keeps_state_all_the_same_is_not_gone_on_with(
+    windows, tmp_path, monkeypatch
+):
+    """A step that does not say so would keep it behind a state that is too old."""
+    write_lines(tmp_path, LINES)
+    run = windows(COUNT)
+    run.prepares = True
+    read = runner.decode_reports
+
+    def decode(data):
+        return [
+            replace(one, segments=(("split", None),)) if one.task.pass_no == 0 else one
+            for one in read(data)
+        ]
+
+    monkeypatch.setattr(runner, "decode_reports", decode)
+    with pytest.raises(AttemptDied, match="keeps state"):
         run.go()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from machine_script import Script
 
 from millrace.protocol.types import Guarantee
+from millrace.protocol.windows.machine import TIGHT_S
 
 OPEN = """
     record R 1.1.1.5 sealed 3
@@ -80,6 +81,52 @@ def test_its_second_attempt_is_a_whole_one() -> None:
         -> Cancel 1 of 5
         -> Notify WindowRunAgain
         -> Run 2 of 5: 4+3
+        """
+    )
+
+
+def test_beside_a_second_attempt_nothing_is_prepared() -> None:
+    """A worker that dies of what both need would say something about the window that runs."""
+    opened().play(
+        """
+        broke
+        -> Cancel 1 of 4
+        -> Notify WindowRunAgain
+        -> Run 2 of 4: 0+4
+        planned 3
+        done
+        -> SendRecord a1 1.2.1.3 sealed 4 published 3, open 5: 4+3
+        ack a1
+        -> Publish 4
+        -> Run 1 of 5: 4+3
+        -> Plan behind {'s': 7}
+        """
+    )
+
+
+def test_nothing_is_prepared_for_a_while_once_a_state_server_had_no_room() -> None:
+    opened().play(
+        f"""
+        died full a
+        -> Notify StateServerFull
+        wait 1
+        tick
+        -> SendStamp a1 e1x2
+        -> Run 2 of 4: 0+4
+        done
+        -> SendRecord a1 1.2.1.3 sealed 4 published 3
+        ack a1
+        -> Notify StateServerBack
+        -> Publish 4
+        planned 3
+        -> SendRecord a1 1.2.1.4 sealed 4 published 3, open 5: 4+3
+        ack a1
+        -> Run 1 of 5: 4+3
+        -> Plan behind {{'s': 7}}
+        planned 3
+        wait {TIGHT_S:.0f}
+        planned 3
+        -> Prepare 1 of 6: 7+3
         """
     )
 

@@ -130,7 +130,7 @@ class Source(ABC):
     read there, with a list for each tuple.
 
     ``plan`` is called by one thread of the driver; ``split``, ``locate`` and ``payload`` may be
-    called by another at the same time; ``read`` runs in workers.
+    called by others at the same time, one of these after the other; ``read`` runs in workers.
     """
 
     replayable: ClassVar[bool] = True

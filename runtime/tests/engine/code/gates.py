@@ -44,3 +44,10 @@ def end_executor(line):
     process.kill()
     time.sleep(60)
     return {"word": line["value"]}
+
+
+@row(output="word string")
+def rest(line):
+    """Takes long over each line."""
+    time.sleep(120)
+    return {"word": line["value"]}

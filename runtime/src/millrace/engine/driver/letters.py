@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from millrace.engine.program.cutting import IN_TURN
 from millrace.errors import NewerFormatError, ProtocolError, message_of
 from millrace.protocol.types import FORMAT, Replay
 from millrace.sources.base import Source
@@ -167,7 +168,8 @@ def _letter(root: Replay, sources: Mapping[str, Source]) -> dict[str, Any]:
         "where": _where(root, sources[root.source]),
     }
     try:
-        payload = sources[root.source].payload(root)
+        with IN_TURN:
+            payload = sources[root.source].payload(root)
     except BaseException as error:  # noqa: BLE001 the boundary to code of users
         # A letter without its payload is better than a stream that stops for it, and the source
         # may be anyone's code.

@@ -339,7 +339,7 @@ class RealPerformer:
     def _undo(self, attempt: AttemptId) -> None:
         try:
             if self._active is not None:
-                self._active.cancel(attempt)
+                self._active.drop(attempt)
             self._equipment.verdicts.forget([attempt])
         except Exception as error:  # noqa: BLE001
             # The boundary of a thread: it ends unheard, and its entries go with the next execution.
@@ -376,7 +376,7 @@ class RealPerformer:
             self._verify(result)
         except AttemptDied as died:
             said = (died.reason, died.member_lost, died.evidence, died.full)
-            self._post(e.RunDied(plan.id, *said, away=died.away))
+            self._post(e.RunDied(plan.id, *said, away=died.away, ended=died.ended))
         except SourceAwayError as error:
             self._not_read(plan.id, error)
         except MillraceError as error:

@@ -42,6 +42,7 @@ from millrace.engine.jobs.refusals import Refusals
 from millrace.engine.jobs.runner import SMALL_WINDOW_ROOTS, AttemptRunner
 from millrace.engine.jobs.start import StartedSpark, start_spark
 from millrace.engine.jobs.starttimes import StartTimes
+from millrace.engine.program.cutting import IN_TURN
 from millrace.engine.task.state import Services
 from millrace.errors import ExitCode, MillraceError, SinkError
 from millrace.homes.documents import Status
@@ -443,7 +444,8 @@ class DriverProcess:
 
     def _locate(self, piece: RootRange, index: int) -> Json:
         named = {source.name: source for source in self._sources}
-        return as_read(named[piece.source].locate(piece, index))
+        with IN_TURN:
+            return as_read(named[piece.source].locate(piece, index))
 
     # -- watching
 

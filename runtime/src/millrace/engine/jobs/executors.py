@@ -1,9 +1,10 @@
 """How executors come and go while a driver runs.
 
-An executor goes while no attempt runs, so that no task is lost with it, no worker dies in user code
-and no root can be blamed. What it held is of no use to the next attempt: each writes envelopes of
-its own, and state that its workers kept is read from the state servers again. Spark gives it no
-task from the moment that it is to go, and one that dies by itself is replaced up to the number.
+An executor goes while no attempt runs, so that hardly a task is lost with it, and no root can be
+blamed. Of the next attempt it may have the first pass, which is run ahead where it only reads:
+Spark runs that again elsewhere, as after any loss of an executor. State that its workers kept is
+read from the state servers again. Spark gives it no task from the moment that it is to go, and one
+that dies by itself is replaced up to the number.
 """
 
 from __future__ import annotations

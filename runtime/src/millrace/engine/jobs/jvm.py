@@ -181,7 +181,13 @@ def connect_jvm(starting: Starting, listens: Callable[[], None] = lambda: None) 
         starting.settings.unlink(missing_ok=True)
         starting.told.unlink(missing_ok=True)
     _give_java_no_arrays()
-    with _environment({"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}):
+    ours = {
+        "PYSPARK_GATEWAY_PORT": str(port),
+        "PYSPARK_GATEWAY_SECRET": secret,
+        # Jobs of two windows are told apart by what each thread has said of them.
+        "PYSPARK_PIN_THREAD": "true",
+    }
+    with _environment(ours):
         gateway = launch_gateway()
     gateway.proc = starting.process
     SparkContext._ensure_initialized(gateway=gateway)

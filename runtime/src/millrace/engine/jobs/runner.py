@@ -85,7 +85,8 @@ class AttemptDied(Exception):  # noqa: N818 an outcome of an attempt, not a faul
 
     ``member_lost``: something outside the attempt was away or full (a state server, a sink's
     disk); ``full`` names a state server that has no memory left, ``away`` one that a task did not
-    reach. ``evidence`` is what the end says about the window's roots.
+    reach. ``evidence`` is what the end says about the window's roots. ``ended``: the driver ended
+    it itself, for settings that have changed.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class AttemptDied(Exception):  # noqa: N818 an outcome of an attempt, not a faul
         evidence: Evidence = Evidence.NONE,
         full: str = "",
         away: str = "",
+        ended: bool = False,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -102,6 +104,7 @@ class AttemptDied(Exception):  # noqa: N818 an outcome of an attempt, not a faul
         self.evidence = evidence
         self.full = full
         self.away = away
+        self.ended = ended
 
 
 class SparkGone(Exception):  # noqa: N818 the same
@@ -158,15 +161,14 @@ class AttemptRunner:
         self._cancelled: set[AttemptId] = set()
         self._folder = Path(self._context.getConf().get(FOLDER))
         self._shipped = self._context.getConf().get(SHIPPED) == "true"
-        self._kits: dict[tuple[tuple[str, str], ...], str] = {}
+        self._kits: dict[tuple[tuple[str, str], ...], tuple[Program, str]] = {}
         self._brought: set[str] = set()
-        self._cutting = threading.Lock()
+        self._packing = threading.Lock()
 
     def use(self, program: Program) -> None:
         """Run the attempts from now on by it; for the thread that calls ``run``."""
         if program != self._program:
             self._program = program
-            self._kits.clear()
 
     def prepare(self, plan: AttemptPlan) -> FirstPassRun | None:
         """Begin with the first pass of an attempt, while another attempt runs or is judged.
@@ -179,7 +181,7 @@ class AttemptRunner:
             return None
         services = self._services()
         try:
-            job = Job(self._kit(services.passwords), plan, services, False).encode()
+            job = Job(self._kit(program, services.passwords), plan, services, False).encode()
             group = self._group(plan.id)
             self._context.setJobGroup(group, group, interruptOnCancel=True)
             payload = self._payload(plan.intent, program.parallelism)
@@ -187,6 +189,8 @@ class AttemptRunner:
             pairs = self._keyed(first.mapPartitionsWithIndex(FirstPass(job)), len(payload))
             # What a plan of SQL does for each of its exchanges, where it adapts to their sizes.
             end = self._context._jsc.sc().submitMapStage(pairs.rdd().dependencies().head())
+            if plan.id in self._cancelled:
+                self.drop(plan.id)  # what is cancelled before it comes goes for jobs alone
             return FirstPassRun(program, end, self._values(pairs))
         except (Py4JError, PySparkException, OSError) as error:
             raise self._failed(plan, services, error) from error
@@ -198,9 +202,20 @@ class AttemptRunner:
         (a source that lost its data, a sink that refuses).
         """
         whole = plan.intent.roots <= self._small
-        tasks = 1 if whole else self._program.parallelism
         services = self._services()
-        job = Job(self._kit(services.passwords), plan, services, whole).encode()
+        self._cancelled &= {plan.id}  # others are over
+        try:
+            return self._run(plan, whole, services, first)
+        except BaseException:
+            if first is not None:
+                self.drop(plan.id)  # it may run on, and nobody waits for it any more
+            raise
+
+    def _run(
+        self, plan: AttemptPlan, whole: bool, services: Services, first: FirstPassRun | None
+    ) -> AttemptResult:
+        tasks = 1 if whole else self._program.parallelism
+        job = Job(self._kit(self._program, services.passwords), plan, services, whole).encode()
         self._reached("kit stored")
         group = self._group(plan.id)
         self._context.setJobGroup(group, group, interruptOnCancel=True)
@@ -224,6 +239,10 @@ class AttemptRunner:
         # Jobs that the attempt is about to start count too.
         self._context._jsc.sc().cancelJobGroupAndFutureJobs(self._group(attempt))
 
+    def drop(self, attempt: AttemptId) -> None:
+        """End what ``prepare`` has begun of an attempt that is not run."""
+        self._context._jsc.sc().cancelJobGroup(self._group(attempt))
+
     def cancel_all(self) -> None:
         """End what runs, for this process ends."""
         if self._current is not None:
@@ -242,21 +261,27 @@ class AttemptRunner:
         except (Py4JError, OSError):
             return True
 
-    def _kit(self, passwords: Mapping[str, str]) -> str:
+    def _kit(self, program: Program, passwords: Mapping[str, str]) -> str:
         """Where tasks find the kit; where they share no folder with the driver, Spark brings it
         to them, over connections that are encrypted, onto the disk of their own pod."""
         key = tuple(sorted(passwords.items()))
-        if key not in self._kits:
-            try:
-                path = kit_files.store(Kit(self._program, passwords), self._folder)
-            except OSError as error:
-                text = f"{self._folder} cannot be written ({error.strerror}); make room there"
-                raise AttemptDied(text, member_lost=True) from error
-            if self._shipped:
-                for one in (*(path.with_name(name) for name in self._program.tables), path):
-                    self._ship(one)
-            self._kits[key] = path.name if self._shipped else str(path)
-        return self._kits[key]
+        with self._packing:
+            packed, name = self._kits.get(key, (None, ""))
+            if packed is not program:
+                name = self._pack(program, passwords)
+                self._kits[key] = program, name
+        return name
+
+    def _pack(self, program: Program, passwords: Mapping[str, str]) -> str:
+        try:
+            path = kit_files.store(Kit(program, passwords), self._folder)
+        except OSError as error:
+            text = f"{self._folder} cannot be written ({error.strerror}); make room there"
+            raise AttemptDied(text, member_lost=True) from error
+        if self._shipped:
+            for one in (*(path.with_name(name) for name in program.tables), path):
+                self._ship(one)
+        return path.name if self._shipped else str(path)
 
     def _ship(self, path: Path) -> None:
         """Have Spark bring a file, whose name tells its content, to whoever runs a task."""
@@ -281,7 +306,7 @@ class AttemptRunner:
 
         Raises what Spark and the user's code raise.
         """
-        kit = self._kit({})
+        kit = self._kit(self._program, {})
         for whole in (True, False):
             passes = 1 if whole else len(self._program.passes)
             payload = [b""] * (1 if whole else self._program.parallelism)
@@ -290,19 +315,23 @@ class AttemptRunner:
             self._results(self._chained(payload, entries, ends))
 
     def _payload(self, intent: Intent, tasks: int) -> list[bytes]:
-        with self._cutting:
-            return [encode_pieces(part) for part in share(intent, tasks, self._sources)]
+        return [encode_pieces(part) for part in share(intent, tasks, self._sources)]
 
     def _go_on(self, job: bytes, first: FirstPassRun) -> list[TaskReport]:
         """Run the passes behind the first. Raises ``AttemptDied`` where that ran otherwise."""
         if first.program != self._program:
-            raise AttemptDied("its first pass ran by other settings")
+            reason = "its first pass ran by settings that have changed since"
+            raise AttemptDied(reason, ended=True)
         first.end.get()
         rdd, tasks = first.moved, self._program.parallelism
         for number in range(1, len(self._program.passes)):
             moved = rdd if number == 1 else self._exchange(rdd, tasks)
             rdd = moved.mapPartitionsWithIndex(NextPass(job, number))
-        return [report for data in self._results(rdd) for report in decode_reports(data)]
+        reports = [report for data in self._results(rdd) for report in decode_reports(data)]
+        if any(r.segments or r.staged for r in reports if r.task.pass_no == 0):
+            # Of whatever state there was when it began. The next attempt runs whole.
+            raise AttemptDied("its first pass, which ran beside another window, keeps state")
+        return reports
 
     def _collect(self, job: bytes, payload: list[bytes], whole: bool) -> list[TaskReport]:
         passes = 1 if whole else len(self._program.passes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -9,6 +10,9 @@ from millrace.errors import SourceError
 from millrace.protocol.codec import as_read
 from millrace.protocol.types import Intent, RootRange
 from millrace.sources.base import Source
+
+IN_TURN = threading.Lock()
+"""Held while a source's ``split``, ``locate`` or ``payload`` is called, as sources are promised."""
 
 
 def cut_intent(intent: Intent, at: int, sources: Mapping[str, Source]) -> tuple[Intent, Intent]:
@@ -22,7 +26,8 @@ def cut_intent(intent: Intent, at: int, sources: Mapping[str, Source]) -> tuple[
         elif left <= 0:
             high.append(piece)
         else:
-            first, second = sources[piece.source].split(piece, left)
+            with IN_TURN:
+                first, second = sources[piece.source].split(piece, left)
             _check(piece, left, first, second)
             low.append(as_recorded(first))
             high.append(as_recorded(second))

@@ -84,6 +84,9 @@ HOLD_S = 1.0
 FULL_HOLDS = 4
 """The pause doubles so often while a state server has no room: each try costs a whole attempt."""
 
+TIGHT_S = 60.0
+"""So long after a state server had no room no window is prepared, whose messages need some too."""
+
 
 class Windows:
     """The machine of this module; ``Driver`` feeds it while the view is open.
@@ -114,6 +117,7 @@ class Windows:
         self._waiting = Waiting()
         self._hold_until_s = 0.0
         self._refused = 0
+        self._tight_until_s = 0.0
         self._woken_s: float | None = None
         self._interrupted = False
         self._perhaps_run: tuple[Intent, ...] | None = None
@@ -402,7 +406,10 @@ class Windows:
         if least is None or found is None or self.preparing.plan is not None:
             return []
         runs = isinstance(self.doing, Running | Judging) and len(record.intents) == 1
-        if not runs or record.replays or self.draining:
+        # Beside a second attempt one more window could be what a worker dies of.
+        if not runs or self._numbers[record.intents[0].window] > 1:
+            return []
+        if record.replays or self.draining or self._now_s < self._tight_until_s:
             return []
         if sum(r.count for r in found.ranges) < least:
             return []
@@ -546,6 +553,8 @@ class Windows:
             # That a server is full is told once, and not by every attempt.
             told = [] if event.full else [notice]
             self._refused = min(self._refused + 1, FULL_HOLDS + 1) if event.full else 0
+            if event.full:
+                self._tight_until_s = self._now_s + TIGHT_S
             self._hold_until_s = self._now_s + HOLD_S * 2.0 ** max(self._refused - 1, 0)
             actions = [*told, *self._run_over(cancel=False), e.Wake(self._hold_until_s)]
             # What holds the window up may last: nothing may pile up until the next commit.
