@@ -88,7 +88,8 @@ class Spared:
         gone = [member for member in before.target if member not in view.target]
         others = [member for member in self._cluster.alive() if member not in view.target]
         missed = [member for member in others if self._only_tasks_miss(member)]
-        if any(map(self._only_tasks_miss, gone)) and len(missed) > max(1, self._due() - 1):
+        # However few servers are asked for: R is the topology's (rule 10).
+        if any(map(self._only_tasks_miss, gone)) and len(missed) > max(1, self._wanted - 1):
             raise h.ViolationError("copies", "tasks reach nobody, and copies were given up for it")
 
     def _only_tasks_miss(self, member: Member) -> bool:
