@@ -34,6 +34,7 @@ from sides import MillraceSide
 from wordcount import OUT
 
 EVERY_S = 0.1
+LOOK_S = 0.002
 QUIET_S = 5.0
 BEHIND_S = 1.0
 KEY_GROUPS = 128
@@ -100,19 +101,22 @@ class Feeder:
         self._folder = folder
         self.roots = 0
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._shown_s: list[float] = []
+        self._threads = [threading.Thread(target=one) for one in (self._run, self._watch)]
 
     def fill(self, size_mb: int) -> None:
         """Feed the state."""
         self.roots = fill(self._side, self._folder, size_mb)
 
     def __enter__(self) -> Feeder:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
 
     def drain(self) -> None:
         """Wait until all of it is shown."""
@@ -126,9 +130,7 @@ class Feeder:
 
     def longest_ms(self, begun: float, ended: float) -> float:
         """The longest time between two windows that were shown one after the other."""
-        marks = (self._side.output / "_millrace" / "windows").glob("*.done")
-        times = sorted(mark.stat().st_mtime_ns / 1e9 for mark in marks)
-        inside = [at for at in times if begun - 10 * EVERY_S <= at <= ended]
+        inside = [at for at in tuple(self._shown_s) if begun - 10 * EVERY_S <= at <= ended]
         gaps = [b - a for a, b in itertools.pairwise(inside)]
         return 1000 * max([*gaps, ended - inside[-1] if inside else ended - begun])
 
@@ -137,6 +139,15 @@ class Feeder:
         while not self._over.wait(EVERY_S):
             self._side.feed([one])
             self.fed += 1
+
+    def _watch(self) -> None:
+        """Note when windows are shown; the sink keeps the marks of the last few."""
+        last = self._side.shown()
+        while not self._over.wait(LOOK_S):
+            now = self._side.shown()
+            if now > last:
+                self._shown_s.append(time.time())
+            last = now
 
 
 def one_round(side: MillraceSide, feeder: Feeder) -> list[Change]:

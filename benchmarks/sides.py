@@ -19,7 +19,7 @@ from measure import CpuClock, Round, copied
 
 HERE = Path(__file__).resolve().parent
 ROUND_S = 600.0
-_LOOK_S = 0.005
+_LOOK_S = 0.001
 
 
 class SideError(RuntimeError):
@@ -180,7 +180,7 @@ class MillraceSide:
             status = self.status()
             for timing in status.get("timings", ()):
                 times[timing["window"]] = timing["openToPublishedS"]
-            return self._done(first + windows - 1).exists()
+            return self.shown() >= first + windows - 1
 
         self._wait(finished, ROUND_S)
         return [times[w] for w in range(first, first + windows) if w in times]
@@ -237,20 +237,18 @@ class MillraceSide:
             self._process.wait()
 
     def _published(self, first: int) -> Iterator[float]:
-        """When each window from ``first`` on was shown, in order, as it happens.
+        """When each window from ``first`` on was shown, in order, as it happens."""
+        for window in itertools.count(first):
+            self.expect(window)
+            yield time.monotonic()
 
-        The sink's done marks tell, so that nothing the runtime reports of itself is believed.
+    def expect(self, window: int) -> None:
+        """Wait until a window is shown as a whole, and at most a millisecond longer.
+
+        The sink's done marks tell, so that nothing the runtime reports of itself is believed. Their
+        own times say nothing: they are names of a file that is older.
         """
-        offset_s = time.time() - time.monotonic()
-        window = first
-        while True:
-            mark = self._done(window)
-            self._wait(mark.exists, ROUND_S)
-            yield mark.stat().st_mtime_ns / 1e9 - offset_s
-            window += 1
-
-    def _done(self, window: int) -> Path:
-        return self.output / "_millrace" / "windows" / f"{window:012d}.done"
+        self._wait(lambda: self.shown() >= window, ROUND_S)
 
     def _wait(self, condition: Callable[[], bool], limit_s: float) -> None:
         deadline = time.monotonic() + limit_s

@@ -127,15 +127,14 @@ def first_window(run: Path, name: str, roots: int) -> dict[str, float]:
     arrived = run / "input"
     there = sum(1 for _ in arrived.iterdir())
     shutil.copyfile(line, arrived / f"{there:05d}-00000.txt")
-    marks = run / "output" / "_millrace" / "windows"
     begun_s = time.time()
     if name:
         millrace(run, "snapshot", "restore", name, "-t", str(run / "topology.yaml"))
     restored_s = time.time()
     side = started(run)
     try:
-        wait_until(side, lambda: first_mark_s(marks, restored_s) > 0)
-        shown_s = first_mark_s(marks, restored_s)
+        wait_until(side, lambda: begun_to_show(run, restored_s))
+        shown_s = time.time()
         wait_for(side, roots)
     finally:
         side.stop()
@@ -144,10 +143,11 @@ def first_window(run: Path, name: str, roots: int) -> dict[str, float]:
     return {"restored_s": shown_s - begun_s, "restore_s": restored_s - begun_s}
 
 
-def first_mark_s(marks: Path, behind_s: float) -> float:
-    """When the first window behind a moment was shown; 0 where none was."""
-    times = [mark.stat().st_mtime_ns / 1e9 for mark in marks.glob("*.done")]
-    return min((at for at in times if at > behind_s), default=0.0)
+def begun_to_show(run: Path, behind_s: float) -> bool:
+    """Whether a window was shown since a moment, by the lists of their files: the marks behind them
+    are names of a file that is older."""
+    lists = (run / "output" / "_millrace" / "windows").glob("*.json")
+    return any(one.stat().st_mtime_ns / 1e9 > behind_s for one in lists)
 
 
 if __name__ == "__main__":
