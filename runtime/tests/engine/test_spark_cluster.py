@@ -136,7 +136,7 @@ def test_executors_need_no_folder_of_the_drivers(windows, spark, tmp_path):
     assert {r["word"]: r["n"] for r in outcome.rows["rows"]} == WORDS
     folder = spark.sparkContext.getConf().get(FOLDER)
     assert not gate.exists()
-    kits = set(run.runner._kits.values())
+    kits = {name for _, name in run.runner._kits.values()}
     assert kits
     assert not [kit for kit in kits if os.path.dirname(kit)]
     assert {kit for kit in os.listdir(folder) if kit.startswith("kit-")} >= kits
