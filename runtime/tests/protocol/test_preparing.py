@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from machine_script import Script
 
-from millrace.protocol.types import Guarantee
 from millrace.protocol.windows.machine import TIGHT_S
 
 OPEN = """
@@ -32,9 +31,9 @@ OPEN = """
 """
 
 
-def opened(guarantee: Guarantee = Guarantee.EXACTLY_ONCE) -> Script:
+def opened() -> Script:
     """Window 4 runs; what has at least three roots is prepared."""
-    return Script(guarantee, prepares_from=3).play(OPEN)
+    return Script(prepares_from=3).play(OPEN)
 
 
 def test_what_was_prepared_goes_on_with_the_same_attempt_once_its_window_is_open() -> None:

@@ -33,7 +33,7 @@ class Settings:
     """End the driver where all copies of an object are gone for good, so that whoever started it
     can restore a snapshot; else that waits for a file that holds it."""
     prepares_from: int | None = None
-    """Windows of at least so many roots are prepared while the one before runs; None: no window,
-    since the first pass keeps state or shows something."""
+    """Windows of at least so many roots are prepared while the one before runs; None: no window.
+    What of such a window can run before its turn is for whoever runs it to say."""
     drop_removed: bool = False
     """Give up what sealed windows still have to show on sinks that were removed."""

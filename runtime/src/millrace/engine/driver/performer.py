@@ -416,14 +416,12 @@ class RealPerformer:
 
     def _cancel(self, action: e.Cancel) -> list[e.Event]:
         self._equipment.verdicts.give_up(action.id)
-        if action.id not in self._pending:
-            prepared = self._prepared.pop(action.id, None)
-            if prepared is not None:
-                self._give_up(action.id, prepared)
-        else:
+        if action.id in self._pending:
             self._over.add(action.id)
             if self._active is not None:
                 self._cancelling.do(action.id, self._cancelled(self._active, action.id))
+        elif (prepared := self._prepared.pop(action.id, None)) is not None:
+            self._give_up(action.id, prepared)
         return []
 
     @staticmethod
