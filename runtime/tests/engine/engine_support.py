@@ -286,3 +286,6 @@ class SparkWindows(Windows):
         result = self.runner.run(plan, self.prepared)
         self.shape = result.shape
         return list(result.reports)
+
+    def close(self) -> None:
+        self.runner.cancel_all()

@@ -68,11 +68,16 @@ def spark(tmp_path_factory):
 
 @pytest.fixture
 def windows(tmp_path, state_server, uid, spark):
+    made = []
+
     def make(spec: str, small: int = 0, **changes) -> SparkWindows:
         program = compiled(spec, tmp_path, uid, SqlAnalyser(lambda: spark), **changes)
-        return SparkWindows(program, state_server.address, spark=spark, small=small)
+        made.append(SparkWindows(program, state_server.address, spark=spark, small=small))
+        return made[-1]
 
-    return make
+    yield make
+    for one in made:
+        one.close()
 
 
 @pytest.mark.parametrize("small", [0, 4096])

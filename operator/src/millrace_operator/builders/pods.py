@@ -124,7 +124,10 @@ def driver_pod(
     # User code is imported and sources are opened before it can answer.
     container["startupProbe"] = _probe(names.LIVE_PATH, 2, 5, 150)
     container["ports"] = _ports(
-        spark=names.SPARK_DRIVER_PORT, blocks=names.SPARK_BLOCKS_PORT, health=names.HEALTH_PORT
+        spark=names.SPARK_DRIVER_PORT,
+        blocks=names.SPARK_BLOCKS_PORT,
+        tasks=names.TASKS_PORT,
+        health=names.HEALTH_PORT,
     )
     spec = _spec(owner, settings, role, container)
     name = _name(owner, role, number)

@@ -1,12 +1,13 @@
 """Runs window attempts as Spark jobs.
 
-A window of few roots is one task that runs every pass; a larger one is one job whose stages are
-the passes, joined by envelopes. Each attempt is a job of its own: nothing is cached, nothing runs
-twice.
+A window of few roots is one task that runs every pass, in the worker of a task that stays
+(``resident``) where nothing of it is computed in the JVM; a larger one is one job whose stages are
+the passes, joined by envelopes. Nothing is cached, nothing runs twice.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,11 +25,14 @@ from millrace.engine.jobs.evidence import (
     thrown_by,
     worker_gone,
 )
+from millrace.engine.jobs.jvm import private_folder
 from millrace.engine.jobs.notices import await_deaths
+from millrace.engine.jobs.resident import NotResidentError, Resident
 from millrace.engine.jobs.session import FOLDER, SHIPPED, sql_session
 from millrace.engine.program import kit as kit_files
 from millrace.engine.program.cutting import cut_intent
 from millrace.engine.program.kit import Kit
+from millrace.engine.program.link import LISTENS, Place, Work
 from millrace.engine.program.program import Program
 from millrace.engine.program.signing import UnsignedError
 from millrace.engine.program.sql import add_step, frame_schema, jvm_chain
@@ -164,6 +168,7 @@ class AttemptRunner:
         self._kits: dict[tuple[tuple[str, str], ...], tuple[Program, str]] = {}
         self._brought: set[str] = set()
         self._packing = threading.Lock()
+        self._resident = Resident(spark, _place(spark), program.uid)
 
     def use(self, program: Program) -> None:
         """Run the attempts from now on by it; for the thread that calls ``run``."""
@@ -182,8 +187,7 @@ class AttemptRunner:
         services = self._services()
         try:
             job = Job(self._kit(program, services.passwords), plan, services, False).encode()
-            group = self._group(plan.id)
-            self._context.setJobGroup(group, group, interruptOnCancel=True)
+            self._own_jobs(plan.id)
             payload = self._payload(plan.intent, program.parallelism)
             first = self._context.parallelize(payload, len(payload))
             pairs = self._keyed(first.mapPartitionsWithIndex(FirstPass(job)), len(payload))
@@ -214,18 +218,26 @@ class AttemptRunner:
     def _run(
         self, plan: AttemptPlan, whole: bool, services: Services, first: FirstPassRun | None
     ) -> AttemptResult:
-        tasks = 1 if whole else self._program.parallelism
-        job = Job(self._kit(self._program, services.passwords), plan, services, whole).encode()
+        program = self._program
+        tasks = 1 if whole else program.parallelism
+        kit = self._kit(program, services.passwords)
+        job = Job(kit, plan, services, whole).encode()
         self._reached("kit stored")
-        group = self._group(plan.id)
-        self._context.setJobGroup(group, group, interruptOnCancel=True)
         self._current = plan.id
+        stays = whole and not program.sql_steps
+        if not stays:
+            self._resident.end()  # its slot is needed
         try:
-            if first is None:
-                payload = self._payload(plan.intent, tasks)
-                reports = self._collect(job, payload, whole)
-            else:
+            if first is not None:
+                self._own_jobs(plan.id)
                 reports = self._go_on(job, first)
+            else:
+                payload = self._payload(plan.intent, tasks)
+                made = self._in_resident(kit, plan, Work(job, payload[0])) if stays else None
+                if made is None:
+                    self._own_jobs(plan.id)
+                    made = self._collect(job, payload, whole)
+                reports = _decoded(made)
         except UnsignedError as error:
             raise AttemptDied(str(error)) from error
         except (Py4JError, PySparkException, OSError) as error:
@@ -238,6 +250,7 @@ class AttemptRunner:
         self._cancelled.add(attempt)
         # Jobs that the attempt is about to start count too.
         self._context._jsc.sc().cancelJobGroupAndFutureJobs(self._group(attempt))
+        self._resident.cancel(attempt)
 
     def drop(self, attempt: AttemptId) -> None:
         """End what ``prepare`` has begun of an attempt that is not run."""
@@ -247,6 +260,12 @@ class AttemptRunner:
         """End what runs, for this process ends."""
         if self._current is not None:
             self.cancel(self._current)
+        self._resident.close()
+
+    def _own_jobs(self, attempt: AttemptId) -> None:
+        """The jobs of this thread from now on are the attempt's."""
+        group = self._group(attempt)
+        self._context.setJobGroup(group, group, interruptOnCancel=True)
 
     def _group(self, attempt: AttemptId) -> str:
         return f"millrace-{self._program.uid}-{attempt}"
@@ -327,21 +346,30 @@ class AttemptRunner:
         for number in range(1, len(self._program.passes)):
             moved = rdd if number == 1 else self._exchange(rdd, tasks)
             rdd = moved.mapPartitionsWithIndex(NextPass(job, number))
-        reports = [report for data in self._results(rdd) for report in decode_reports(data)]
+        reports = _decoded(self._results(rdd))
         if any(r.segments or r.staged for r in reports if r.task.pass_no == 0):
             # Of whatever state there was when it began. The next attempt runs whole.
             raise AttemptDied("its first pass, which ran beside another window, keeps state")
         return reports
 
-    def _collect(self, job: bytes, payload: list[bytes], whole: bool) -> list[TaskReport]:
+    def _in_resident(self, kit: str, plan: AttemptPlan, work: Work) -> list[bytes] | None:
+        """What the task that stays makes of an attempt; None where there is none."""
+        cancelled = self._cancelled
+        try:
+            return self._resident.run(kit, plan.id, work, lambda: plan.id in cancelled)
+        except NotResidentError:
+            return None
+        except EngineError as error:
+            raise AttemptDied(str(error)) from error
+
+    def _collect(self, job: bytes, payload: list[bytes], whole: bool) -> list[bytes]:
         passes = 1 if whole else len(self._program.passes)
         entries: list[Entry] = [
             FirstPass(job),
             *(NextPass(job, number) for number in range(1, passes)),
         ]
         ends = FrameReader(job, payload), FramePass(job, payload)
-        encoded = self._results(self._chained(payload, entries, ends))
-        return [report for data in encoded for report in decode_reports(data)]
+        return self._results(self._chained(payload, entries, ends))
 
     def _chained(
         self, payload: list[bytes], entries: Sequence[Entry], ends: tuple[Frames, Frames]
@@ -434,6 +462,20 @@ class AttemptRunner:
         text = deaths.describe(death, self._program.tuple_timeout_s)
         blamed = Evidence.USER_CODE if death.blames(plan.id) else Evidence.NONE
         return AttemptDied(text, evidence=blamed)
+
+
+def _place(spark: SparkContext) -> Place:
+    """Where a driver listens for its task that stays."""
+    told = spark.getConf().get(LISTENS)
+    if told:
+        host, _, port = told.rpartition(" ")
+        return Place(host, int(port))
+    return Place(str(private_folder() / f"resident-{os.getpid()}.sock"))
+
+
+def _decoded(made: Iterable[bytes]) -> list[TaskReport]:
+    """Raises ``UnsignedError``."""
+    return [report for data in made for report in decode_reports(data)]
 
 
 def _reads_only(program: Program) -> bool:

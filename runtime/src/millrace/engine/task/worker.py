@@ -22,6 +22,7 @@ from pyspark.serializers import pack_long
 from millrace.engine.program import signing
 from millrace.engine.program.kit import Kit
 from millrace.engine.program.kit import load as load_kit
+from millrace.engine.program.link import Caller, Place, call
 from millrace.engine.program.program import Component
 from millrace.engine.program.usercode import load_function, load_object, use_path
 from millrace.engine.task import blackbox
@@ -328,6 +329,29 @@ class NextPass:
             finally:
                 running.end()
         yield from shuffled(running, made)
+
+
+class ResidentTask:
+    """Runs window attempts that are one task each, one behind the other, until its driver ends it.
+
+    It connects to its driver at ``place``, as the task ``number``. An attempt that fails ends it
+    as it would end a task of its own, and Spark runs it once more: then the driver sends the
+    attempt again.
+    """
+
+    def __init__(self, place: Place, number: int) -> None:
+        self._place = place
+        self._number = number
+
+    def __call__(self, partition: int, nothing: Iterable[bytes]) -> Iterator[Any]:
+        list(nothing)
+        context = TaskContext.get()
+        run = context.attemptNumber() if context is not None else 0
+        with call(self._place, Caller(self._number, run)) as driver:
+            while (work := driver.receive("work")) is not None:
+                made = list(FirstPass(work.job)(partition, [work.share]))
+                driver.send("made", (load_job(work.job).plan.id, made))
+        return iter(())
 
 
 class Rehearsal:
