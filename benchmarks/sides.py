@@ -95,6 +95,15 @@ class BaselineSide:
         """Seconds of CPU that this process and those below it have spent."""
         return self._cpu.read_s()
 
+    @contextlib.contextmanager
+    def resting(self) -> Iterator[None]:
+        """Stopped where it is, with all that is below it, so that it takes nothing from another."""
+        os.killpg(self._process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.killpg(self._process.pid, signal.SIGCONT)
+
     def kill(self) -> None:
         """SIGKILL for the process and all that is below it, at once."""
         os.killpg(self._process.pid, signal.SIGKILL)
@@ -252,9 +261,7 @@ class MillraceSide:
         """
         self._wait(lambda: self.shown() >= window, ROUND_S)
 
-    def _wait(
-        self, condition: Callable[[], bool], limit_s: float, look_s: float = _LOOK_S
-    ) -> None:
+    def _wait(self, condition: Callable[[], bool], limit_s: float, look_s: float = _LOOK_S) -> None:
         deadline = time.monotonic() + limit_s
         while not condition():
             if self._process.poll() is not None:

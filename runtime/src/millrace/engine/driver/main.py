@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("millrace.driver")
 
 
+_SWITCH_S = 0.0005
+"""How long a thread may keep others waiting for the interpreter. A window goes through several that
+work a fraction of a millisecond each, and Python's own 5 ms are as long as half of a small one."""
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run a driver to its end and return its exit code."""
     parser = argparse.ArgumentParser(
@@ -48,6 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     load_later(COMPILED)
+    sys.setswitchinterval(_SWITCH_S)
     signing.forget_secret()
     logging.basicConfig(
         level=os.environ.get("MILLRACE_LOG_LEVEL", "INFO"),
