@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from threading import Condition, Thread
 from typing import TYPE_CHECKING
 
-from millrace.engine.program.link import Caller, Link, LinkError, Place, Work, answer
+from millrace.engine.program.link import Caller, TaskLink, LinkError, Place, Work, answer
 from millrace.engine.task.worker import ResidentTask
 from millrace.errors import EngineError
 from millrace.protocol.types import AttemptId
@@ -55,7 +55,7 @@ class _Stay:
     number: int
     kit: str
     group: str
-    link: Link | None = None
+    link: TaskLink | None = None
     runs: int = 0
     """How often Spark has begun its task, as far as it has connected."""
     attempt: AttemptId | None = None
@@ -186,7 +186,7 @@ class Resident:
         if link is not None:
             link.close()
 
-    def _link(self, stay: _Stay) -> Link:
+    def _link(self, stay: _Stay) -> TaskLink:
         """The connection of its task, when there is one."""
         with self._change:
             self._change.wait_for(lambda: stay.over or stay.link is not None)
@@ -201,7 +201,7 @@ class Resident:
                 log.warning("small windows are jobs of their own: %s", missed)
         raise NotResidentError(missed) from stay.failure
 
-    def _lost(self, stay: _Stay, link: Link) -> None:
+    def _lost(self, stay: _Stay, link: TaskLink) -> None:
         link.close()
         with self._change:
             if stay.link is link:
@@ -246,12 +246,12 @@ class Resident:
                 continue
             self._greet(link, caller)
 
-    def _greet(self, link: Link, caller: Caller) -> None:
+    def _greet(self, link: TaskLink, caller: Caller) -> None:
         """A task has connected; an earlier run of it is over, whatever became of it."""
         with self._change:
             stay = self._stay
             if stay is None or stay.over or stay.number != caller.number:
-                old: Link | None = link
+                old: TaskLink | None = link
             else:
                 old, stay.link = stay.link, link
                 stay.runs = max(stay.runs, caller.run + 1)

@@ -99,7 +99,7 @@ class Work:
     share: bytes
 
 
-class Link:
+class TaskLink:
     """One end of a connection. ``close`` may come from any thread, and wakes who waits."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -155,12 +155,12 @@ class Link:
         self.close()
 
 
-def answer(connection: socket.socket) -> tuple[Link, Caller]:
+def answer(connection: socket.socket) -> tuple[TaskLink, Caller]:
     """The driver's end of a connection that was just made. Raises ``EngineError`` where the other
     end does not prove to be of this run."""
     connection.settimeout(GREETING_S)
     fresh = secrets.token_bytes(_FRESH_BYTES)
-    link = Link(connection)
+    link = TaskLink(connection)
     link._write(fresh)
     told = link.receive("caller", _GREETING_BYTES)
     if told is None or told[0] != fresh:
@@ -169,14 +169,14 @@ def answer(connection: socket.socket) -> tuple[Link, Caller]:
     return link, told[1]
 
 
-def call(place: Place, caller: Caller) -> Link:
+def call(place: Place, caller: Caller) -> TaskLink:
     """The task's end of a new connection. Raises ``LinkError`` where there is none."""
     try:
         connection = place.connect()
         fresh = connection.recv(_FRESH_BYTES, socket.MSG_WAITALL)
     except OSError as error:
         raise LinkError(f"the driver is not reached: {error}") from error
-    link = Link(connection)
+    link = TaskLink(connection)
     link.send("caller", (fresh, caller))
     connection.settimeout(None)
     return link
