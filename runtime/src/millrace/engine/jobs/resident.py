@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from threading import Condition, Thread
 from typing import TYPE_CHECKING
 
-from millrace.engine.program.link import Caller, TaskLink, LinkError, Place, Work, answer
+from millrace.engine.program.link import Caller, LinkError, Place, TaskLink, Work, answer
 from millrace.engine.task.worker import ResidentTask
 from millrace.errors import EngineError
 from millrace.protocol.types import AttemptId
