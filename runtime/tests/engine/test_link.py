@@ -7,6 +7,8 @@ import pickle
 import socket
 import struct
 import threading
+import time
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -33,6 +35,12 @@ def place(request, tmp_path, monkeypatch):
 @pytest.fixture
 def pair(place):
     """Both ends of a connection, the driver's first."""
+    with again(place) as ends:
+        yield ends
+
+
+@contextmanager
+def again(place):
     with place.listen() as listener:
         ends = []
         thread = threading.Thread(target=lambda: ends.append(call(place, ME)))
@@ -53,7 +61,7 @@ def test_messages_arrive_whole_and_in_turn(pair):
     sent.join()
     task.send("made", [b"one", b""])
     assert driver.receive("made") == [b"one", b""]
-    driver.send_end()
+    driver.send("work", None)
     assert task.receive("work") is None
 
 
@@ -104,9 +112,29 @@ def test_nothing_is_unpickled_that_was_not_signed_for_this(pair):
     driver, task = pair
     trap = pickle.dumps(Trap())
     for data in (trap, bytes(32) + trap, signing.signed("share", Trap())):
-        task._write(struct.pack("!I", len(data)) + data)
+        task.write(framed(data))
         with pytest.raises(UnsignedError, match="should be a made"):
             driver.receive("made")
+
+
+def test_a_message_counts_once_and_on_its_connection(pair, tmp_path):
+    driver, task = pair
+    sent = []
+    write, task.write = task.write, sent.append
+    task.send("made", b"one")
+    task.send("made", b"two")
+    task.write = write
+    task.write(sent[0])
+    assert driver.receive("made") == b"one"
+    task.write(sent[0])
+    with pytest.raises(LinkError, match="sent before"):
+        driver.receive("made")
+    task.write(sent[1])
+    assert driver.receive("made") == b"two"
+    with again(Place(str(tmp_path / "t"))) as (other, another):
+        another.write(sent[0])
+        with pytest.raises(LinkError, match="sent before, or on another connection"):
+            other.receive("made")
 
 
 class Trap:
@@ -114,27 +142,48 @@ class Trap:
         return pytest.fail, ("unpickled",)
 
 
-@pytest.mark.parametrize("kind", ["silent", "garbage", "long", "gone", "repeats", "ends"])
+@pytest.mark.parametrize("kind", ["silent", "slow", "garbage", "long", "gone", "repeats", "ends"])
 def test_strangers_are_turned_away(place, monkeypatch, kind):
     monkeypatch.setattr(link, "GREETING_S", 0.2)
     with place.listen() as listener, place.connect() as stranger:
         said = {
             "silent": b"",
+            "slow": b"",
             "garbage": struct.pack("!I", 100) + bytes(100),
             "long": struct.pack("!I", 1 << 30),
             "gone": b"",
-            "repeats": framed(signing.signed("caller", (bytes(32), ME))),
+            "repeats": framed(signing.signed("caller", (b"", 0, (bytes(32), bytes(32), ME)))),
             "ends": struct.pack("!I", 0),
         }[kind]
         stranger.sendall(said)
         if kind == "gone":
             stranger.close()
+        if kind == "slow":
+            threading.Thread(target=trickle, args=(stranger,), daemon=True).start()
         with pytest.raises((LinkError, UnsignedError)):
             answer(listener.accept()[0])
 
 
+def trickle(stranger: socket.socket) -> None:
+    """Bytes of a greeting, one in less than what either end waits for."""
+    with suppress(OSError):
+        for byte in struct.pack("!I", 4000) + bytes(4000):
+            stranger.sendall(bytes([byte]))
+            time.sleep(0.05)
+
+
 def framed(data: bytes) -> bytes:
     return struct.pack("!I", len(data)) + data
+
+
+def test_a_time_limit_for_all_sockets_of_a_process_is_none_here(place):
+    """A connector may have set one."""
+    socket.setdefaulttimeout(0.05)
+    try:
+        with place.listen() as listener:
+            assert listener.gettimeout() is None
+    finally:
+        socket.setdefaulttimeout(None)
 
 
 def test_a_driver_that_is_not_there_is_an_error(place):

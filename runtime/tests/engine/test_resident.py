@@ -5,20 +5,24 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import struct
 import threading
 import time
 from collections import Counter
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import pytest
 from engine_support import SparkWindows, compiled, write_lines
 
+from millrace.engine.jobs import resident as residents
 from millrace.engine.jobs import runner as runners
-from millrace.engine.jobs.resident import Resident
+from millrace.engine.jobs.resident import TRIES, Resident, _shut
 from millrace.engine.jobs.runner import AttemptDied
 from millrace.engine.jobs.session import SessionSettings, build_session
-from millrace.engine.program.link import Place
+from millrace.engine.program.link import Caller, Place, TaskLink
 from millrace.protocol.types import Evidence
 
 COUNT = """
@@ -172,13 +176,73 @@ def test_an_attempt_that_was_cancelled_before_it_began_does_not_run(windows, spa
     run_attempt = run.runner.run
 
     def cancel_first(plan, first=None):
-        run.runner._cancelled.add(plan.id)
+        run.runner.cancel(plan.id)
         return run_attempt(plan, first)
 
     run.runner.run = cancel_first
     with pytest.raises(AttemptDied, match="cancelled"):
         run.attempt(run.plan())
     assert_idle(spark)
+
+
+def test_an_attempt_that_waits_for_a_slot_is_cancelled_at_once(windows, spark, tmp_path):
+    """And that it found none says nothing of the way to the driver."""
+    run = windows()
+    run.feed("a")
+    intent = run.plan()
+    with all_slots_taken(spark, tmp_path):
+        for _ in range(TRIES):
+            threading.Timer(0.2, lambda: run.runner.cancel(run.current)).start()
+            with pytest.raises(AttemptDied, match="cancelled"):
+                run.attempt(intent)
+    run.attempt(intent)
+    assert stay_of(run) is not None
+
+
+@contextmanager
+def all_slots_taken(spark, folder):
+    """Tasks that wait for the end of the block."""
+    context, gate = spark.sparkContext, folder / "gate"
+
+    def wait(name):
+        (gate / str(name)).touch()
+        while gate.exists():
+            time.sleep(0.01)
+            if (gate / "open").exists():
+                return
+
+    gate.mkdir()
+    slots = context.defaultParallelism
+    numbers = context.parallelize(range(slots), slots)
+    job = threading.Thread(target=lambda: numbers.foreach(wait), daemon=True)
+    job.start()
+    until_s = time.monotonic() + 60.0
+    while len(list(gate.iterdir())) < slots:
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+    try:
+        yield
+    finally:
+        (gate / "open").touch()
+        job.join()
+
+
+def test_a_cancel_that_comes_with_the_answer_costs_the_next_attempt_nothing(windows, monkeypatch):
+    run = windows()
+    run.count("a")
+    receive = TaskLink.receive
+
+    def cancel_too(link, purpose, *rest):
+        said = receive(link, purpose, *rest)
+        if purpose == "made":
+            monkeypatch.undo()
+            run.runner.cancel(run.current)
+        return said
+
+    for _ in range(5):
+        monkeypatch.setattr(TaskLink, "receive", cancel_too)
+        run.count("a")
+        run.count("b")
 
 
 def test_the_cancelling_of_another_attempt_leaves_it_alone(windows):
@@ -188,25 +252,154 @@ def test_the_cancelling_of_another_attempt_leaves_it_alone(windows):
     assert run.count("a") == first
 
 
-def test_one_that_cannot_connect_leaves_windows_jobs_of_their_own(windows, monkeypatch):
+def test_one_that_cannot_connect_leaves_windows_jobs_of_their_own_for_a_while(windows, monkeypatch):
     run = windows()
-    run.runner._resident._place = Elsewhere(run.runner._resident._place.host)
-    numbers = [run.count("a") for _ in range(5)]
-    assert len(set(numbers)) == 5
-    assert run.runner._resident._begun == 3, "it is tried a few times, and no more"
+    resident = run.runner._resident
+    monkeypatch.setattr(Place, "listen", elsewhere)
+    numbers = [run.count("a") for _ in range(TRIES + 2)]
+    assert len(set(numbers)) == TRIES + 2
+    assert resident._begun == TRIES, "it is tried a few times, and no more"
+    monkeypatch.undo()
+    _shut(resident._listener)
+    resident._listener, resident._rests_until_s = None, 0.0
+    assert run.count("a") == run.count("b")
 
 
-class Elsewhere(Place):
-    """A place that drivers listen at and tasks do not find."""
+LISTEN = Place.listen
 
-    def connect(self):
-        raise ConnectionRefusedError("no way there")
+
+def elsewhere(place: Place) -> socket.socket:
+    """Where tasks do not look for a driver."""
+    return LISTEN(Place(place.host + ".driver"))
 
 
 def test_where_nobody_can_listen_windows_are_jobs_of_their_own(windows, monkeypatch):
     monkeypatch.setattr(runners, "_place", lambda _: Place("/nowhere/at/all"))
     run = windows()
     assert len({run.count("a"), run.count("a", "b")}) == 2
+
+
+def test_where_no_thread_can_be_had_windows_are_jobs_of_their_own(windows, monkeypatch):
+    start = threading.Thread.start
+
+    def refused(thread):
+        if thread.name == "resident":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    run = windows()
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    run.count("a")
+    monkeypatch.undo()
+    assert run.count("a") == run.count("b")
+
+
+def test_a_death_before_a_window_is_no_evidence_about_it(windows, tmp_path):
+    """As a job of its own the window would be run twice."""
+    run = windows("deadlysteps:killed_once")
+    run.count("a")
+    with unheard(run):
+        end_worker(run)
+        run.feed("a", f"kill {tmp_path}/mark")
+        outcome = run.go()
+    assert {row["word"]: row["n"] for row in outcome.rows["rows"]} == {"a": 2, "kill": 1}
+
+
+@contextmanager
+def unheard(run):
+    """The next window comes before it is known that the worker has ended."""
+    resident = run.runner._resident
+    ready = resident._ready
+
+    def same(kit):
+        resident._ready = ready
+        return stay_of(run)
+
+    resident._ready = same
+    yield
+
+
+def test_a_stay_that_fails_before_a_window_has_begun_costs_it_nothing(windows, spark):
+    run = windows()
+    run.count("a")
+    stay = stay_of(run)
+    with unheard(run):
+        spark.sparkContext.cancelJobGroup(stay.group)
+        change = run.runner._resident._change
+        with change:
+            assert change.wait_for(lambda: stay.over, 60.0)
+        run.count("b")
+    assert stay_of(run) is not stay
+
+
+@pytest.fixture
+def middle(windows, monkeypatch):
+    """A run whose task connects through something that can forget a connection."""
+    monkeypatch.setattr(residents, "LOST_S", 0.5)
+    monkeypatch.setattr(Place, "listen", elsewhere)
+    run = windows()
+    middle = Middle(run.runner._resident._place.host)
+    yield run, middle
+    middle.close()
+
+
+class Middle:
+    """Leads connections on; ``forget`` ends or silences what there is, the driver's end alone."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._silent = False
+        self.pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._listener = LISTEN(Place(path))
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                task, _ = self._listener.accept()
+            except OSError:
+                return
+            driver = Place(self._path + ".driver").connect()
+            driver.settimeout(None)
+            self.pairs.append((task, driver))
+            for one, other in ((task, driver), (driver, task)):
+                threading.Thread(target=self._lead, args=(one, other), daemon=True).start()
+
+    def _lead(self, one: socket.socket, other: socket.socket) -> None:
+        with suppress(OSError):
+            while data := one.recv(1 << 16):
+                if not self._silent:
+                    other.sendall(data)
+
+    def reset(self) -> None:
+        """The driver hears of an end, the task does not."""
+        self.pairs[-1][1].shutdown(socket.SHUT_RDWR)
+
+    def silence(self) -> None:
+        """Neither hears anything any more."""
+        self._silent = True
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for one in chain.from_iterable(self.pairs):
+            one.close()
+
+
+def test_a_connection_that_has_ended_for_the_driver_alone_holds_no_window_up(middle, spark):
+    run, between = middle
+    run.count("a")
+    between.reset()
+    run.count("b")
+    run.count("a")
+
+
+def test_a_task_that_does_not_hear_that_it_is_to_end_is_cancelled(middle, spark):
+    run, between = middle
+    run.count("a")
+    between.silence()
+    run.runner._resident.end()
+    assert_idle(spark)
 
 
 def test_who_is_no_task_of_the_run_changes_nothing(windows):
@@ -220,19 +413,74 @@ def test_who_is_no_task_of_the_run_changes_nothing(windows):
     assert run.count("a", "c") == first
 
 
+def test_one_who_tells_slowly_who_it_is_keeps_no_task_waiting(windows):
+    run = windows()
+    run.count("a")
+    path = run.runner._resident._place.host
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.connect(path)
+        stranger.sendall(struct.pack("!I", 4000))
+        run.runner._resident.end()
+        assert run.count("a") == run.count("b")
+
+
+def test_too_many_who_tell_nothing_are_refused(windows):
+    run = windows()
+    first = run.count("a")
+    path = run.runner._resident._place.host
+    with ExitStack() as strangers:
+        for _ in range(64):
+            strangers.enter_context(socket.socket(socket.AF_UNIX)).connect(path)
+        assert run.count("b") == first
+        run.runner._resident.end()
+        run.count("a")  # whether it gets through or not
+    run.count("b")
+
+
+def test_an_error_in_a_greeting_ends_no_other(windows, monkeypatch):
+    real = residents.answer
+
+    def broken(connection):
+        monkeypatch.setattr(residents, "answer", real)
+        raise OSError("setsockopt on a connection that was reset")
+
+    run = windows()
+    monkeypatch.setattr(residents, "answer", broken)
+    run.count("a")
+    assert run.count("a") == run.count("b")
+
+
+class Line:
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_an_earlier_run_that_connects_late_is_turned_away():
+    resident = Resident(None, Place("nowhere"), "none")
+    resident._stay = stay = residents._Stay(1, "kit", "group")
+    second, first, other = Line(), Line(), Line()
+    resident._connected(second, Caller(1, 1))
+    resident._connected(first, Caller(1, 0))
+    resident._connected(other, Caller(2, 0))
+    assert (second.closed, first.closed, other.closed) == (False, True, True)
+    assert stay.link is second
+
+
 def test_an_answer_to_another_attempt_is_none_to_this(windows, monkeypatch):
     run = windows()
     run.count("a")
-    link = stay_of(run).link
-    receive = link.receive
-    other = replace(run.current, attempt=99)
-    monkeypatch.setattr(
-        type(link), "receive", lambda _, purpose: (other, receive(purpose)[1]), raising=True
-    )
+    receive = TaskLink.receive
+
+    def other(link, purpose, *rest):
+        said = receive(link, purpose, *rest)
+        return (replace(run.current, attempt=99), said[1]) if purpose == "made" else said
+
+    monkeypatch.setattr(TaskLink, "receive", other)
     run.feed("a")
-    with pytest.raises(AttemptDied, match="another attempt"):
+    with pytest.raises(AttemptDied, match="instead of"):
         run.attempt(run.plan())
-    monkeypatch.undo()
 
 
 def test_a_task_that_is_over_is_listened_for_no_more(windows, tmp_path, spark):
@@ -241,7 +489,7 @@ def test_a_task_that_is_over_is_listened_for_no_more(windows, tmp_path, spark):
     place = run.runner._resident._place
     run.close()
     assert_idle(spark)
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match=r"refused|No such file"):
         place.connect()
 
 

@@ -2,19 +2,23 @@
 
 Of a window of a hundred lines most was the job: made in Python, planned in the JVM, its task sent,
 started and its result taken back. So one job of one task is kept running, in a slot of an executor,
-and windows that are one task go to its worker over a connection (``engine.program.link``)::
+and windows that are one task go to its worker over a connection (``engine.program.link``). Such a
+job is a *stay*::
 
     none      a small window comes: the job is submitted, its worker connects     -> ready
-    ready     a window is sent, its reports come back                              -> ready
-              a larger window comes, or another kit: it is ended in order          -> none
-              its worker or executor ends: Spark runs the task once more           -> ready, again
-    again     the window under way is sent once more; when it is done: ended       -> none
-              its worker ends a second time: the job has failed, and the window
-              attempt with it, exactly as one that was a job of its own            -> none
-    any       the attempt is cancelled: the job is, and the attempt has failed     -> none
+    ready     a window is sent, its reports come back                             -> ready
+              a larger window comes, or another kit: it is ended in order         -> none
+              its worker or executor ends: Spark runs the task once more          -> again
+    again     the window under way is sent once more; when it is done: ended      -> none
+              its worker ends a second time: the job has failed                   -> none
+    any       the attempt is cancelled: the job is, and the attempt has failed    -> none
 
-If the driver dies, connections and workers end with it. Who cannot be reached by its worker (a
-firewall, say) is told so by a job that failed before it connected, and runs jobs of their own.
+A failed stay is the end of the window attempt only where that has begun as often as Spark would run
+a task of its own: what befell the worker before says nothing about its roots. In all other cases,
+and where no worker connects, the attempt is a job of its own (``NotResidentError``). After a few
+stays without a connection none is begun for a while: a firewall may be in the way.
+
+If the driver dies, connections and workers end with it.
 """
 
 from __future__ import annotations
@@ -25,9 +29,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from threading import Condition, Thread
+from threading import BoundedSemaphore, Condition, Thread, Timer
 from typing import TYPE_CHECKING
 
+from millrace.engine.jobs.session import MAX_TASK_FAILURES
 from millrace.engine.program.link import Caller, LinkError, Place, TaskLink, Work, answer
 from millrace.engine.task.worker import ResidentTask
 from millrace.errors import EngineError
@@ -38,10 +43,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("millrace.driver")
 
-_TRIES = 3
-"""Tasks one behind the other that did not connect, until no more are begun."""
+LOST_S = 10.0
+"""How long Spark may take to run a task again whose connection has ended, and a task to end that
+was told to; it is cancelled then."""
 
+TRIES = 3
+"""Stays one behind the other without a connection, until none is begun for a while."""
+
+_SHORTEST_REST_S, _LONGEST_REST_S = 60.0, 600.0
 _PAUSE_S = 0.1
+_GREETINGS = 16
+"""So many connections may be about to prove who they are."""
 
 
 class NotResidentError(EngineError):
@@ -50,22 +62,27 @@ class NotResidentError(EngineError):
 
 @dataclass(slots=True)
 class _Stay:
-    """One job of Spark's, from its submission to its end."""
+    """One job of Spark's, from its submission to its end.
+
+    ``runs`` counts Spark's runs of its task that have connected, ``attempt`` is what it works on,
+    and what is ``doomed`` is not used any more.
+    """
 
     number: int
     kit: str
     group: str
     link: TaskLink | None = None
     runs: int = 0
-    """How often Spark has begun its task, as far as it has connected."""
     attempt: AttemptId | None = None
+    doomed: bool = False
     over: bool = False
     failure: Exception | None = field(default=None, repr=False)
+    ending: Timer | None = None
 
 
 class Resident:
-    """Runs window attempts in a task that stays: ``run`` and ``end`` from one thread, ``cancel``
-    from any.
+    """Runs window attempts in a task that stays: ``run`` from one thread, ``end`` from that one or
+    when it is done, ``cancel`` and ``close`` from any.
 
     ``place`` is where it listens for its task, ``name`` what groups of jobs are called.
     """
@@ -75,38 +92,44 @@ class Resident:
         self._place = place
         self._name = name
         self._change = Condition()
+        self._greetings = BoundedSemaphore(_GREETINGS)
         self._listener: socket.socket | None = None
         self._stay: _Stay | None = None
         self._begun = 0
         self._misses = 0
+        self._rests_until_s = 0.0
+        self._closed = False
 
     def run(
         self, kit: str, attempt: AttemptId, work: Work, is_cancelled: Callable[[], bool]
     ) -> list[bytes]:
         """What the task made of an attempt.
 
-        Raises ``NotResidentError`` where none could be had, else what a job would raise; also
-        where ``is_cancelled`` says, when the task is ready, that it comes too late.
+        Raises ``NotResidentError`` where the attempt has to be a job of its own, else what a job
+        would raise; ``EngineError`` where ``is_cancelled`` says that it comes too late.
         """
+        if is_cancelled():
+            raise EngineError("cancelled")
         stay = self._ready(kit)
         with self._change:
-            stay.attempt = attempt
+            stay.attempt = attempt  # from here on ``cancel`` finds it
+        begun = 0
         try:
             while True:
-                link = self._link(stay)
                 if is_cancelled():
                     raise EngineError("cancelled")
+                link = self._link(stay, begun, is_cancelled)
                 try:
                     link.send("work", work)
-                    made = link.receive("made")
+                    _same(attempt, link.receive("begun"))
+                    begun += 1
+                    said, made = link.receive("made")
+                    _same(attempt, said)
+                    return list(made)
                 except LinkError:
                     self._lost(stay, link)
-                    continue
-                if made is None or made[0] != attempt:
-                    raise EngineError(f"the task answered with another attempt than {attempt}")
-                return list(made[1])
         except BaseException:
-            self._cancel(stay)
+            self._doom(stay)
             raise
         finally:
             with self._change:
@@ -118,54 +141,70 @@ class Resident:
         """End the task, if it works on this attempt."""
         with self._change:
             stay = self._stay
-            works = stay is not None and stay.attempt == attempt
-        if stay is not None and works:
-            self._cancel(stay)
+            if stay is None or stay.attempt != attempt:
+                return
+            stay.doomed, self._stay = True, None
+        self._cancel_job(stay)
 
     def end(self) -> None:
-        """End the task in order, as soon as it is idle; returns at once."""
+        """End the task in order; returns at once."""
         with self._change:
             stay, self._stay = self._stay, None
-            link = stay.link if stay is not None else None
-        if stay is None or stay.over:
-            return
+            if stay is None or stay.over or stay.doomed:
+                return
+            stay.doomed = True
+            link = stay.link
+            stay.ending = Timer(LOST_S, self._cancel_job, (stay,))
+            stay.ending.daemon = True
         try:
             if link is None:
                 raise LinkError("it has not connected")
-            link.send_end()
-        except LinkError:
-            self._cancel(stay)
+            link.send("work", None)
+            stay.ending.start()
+        except (LinkError, RuntimeError):
+            self._cancel_job(stay)
 
     def close(self) -> None:
         """End it, and listen no more."""
-        self.end()
         with self._change:
+            self._closed = True
             listener, self._listener = self._listener, None
-            self._misses = _TRIES
+        self.end()
         if listener is not None:
             _shut(listener)
 
     # -- the job
 
     def _ready(self, kit: str) -> _Stay:
-        stay = self._stay
-        if stay is not None and (stay.over or stay.kit != kit or stay.runs > 1):
-            self.end()
-            stay = None
-        if stay is None:
-            if self._misses >= _TRIES:
-                raise NotResidentError("no task has connected")
-            stay = self._begin(kit)
-        return stay
+        """The stay for a window. Raises ``NotResidentError``."""
+        with self._change:
+            stay = self._stay
+            usable = stay is not None and not stay.over and stay.kit == kit and stay.runs <= 1
+        if stay is not None and usable:
+            return stay
+        self.end()
+        if self._closed or time.monotonic() < self._rests_until_s:
+            raise NotResidentError("none is begun for a while")
+        try:
+            return self._begin(kit)
+        except (OSError, RuntimeError) as error:  # no room for a socket or a thread
+            self._missed(f"none can be begun: {error}")
+            raise NotResidentError(str(error)) from error
 
     def _begin(self, kit: str) -> _Stay:
+        """Raises ``OSError`` and ``RuntimeError``."""
         self._listen()
         self._begun += 1
         number = self._begun
         stay = _Stay(number, kit, f"millrace-{self._name}-resident-{number}")
         with self._change:
             self._stay = stay
-        Thread(target=self._job, args=(stay,), name="resident", daemon=True).start()
+        try:
+            Thread(target=self._job, args=(stay,), name="resident", daemon=True).start()
+        except RuntimeError:
+            with self._change:
+                stay.over, self._stay = True, None
+            raise
         return stay
 
     def _job(self, stay: _Stay) -> None:
@@ -185,21 +224,25 @@ class Resident:
             self._change.notify_all()
         if link is not None:
             link.close()
+        if stay.ending is not None:
+            stay.ending.cancel()
 
-    def _link(self, stay: _Stay) -> TaskLink:
-        """The connection of its task, when there is one."""
+    def _link(self, stay: _Stay, begun: int, is_cancelled: Callable[[], bool]) -> TaskLink:
+        """The connection of its task, when there is one; ``begun``: so often the attempt has."""
         with self._change:
-            self._change.wait_for(lambda: stay.over or stay.link is not None)
-            if stay.link is not None and not stay.over:
+            # The first one has to wait for a slot.
+            patience_s = LOST_S if stay.runs else None
+            self._change.wait_for(lambda: stay.over or stay.link is not None, patience_s)
+            if stay.link is not None and not stay.doomed:
                 self._misses = 0
                 return stay.link
-            if stay.runs:
-                raise stay.failure or EngineError("the task has ended")
-            self._misses += 1
-            missed = f"the task has not connected: {stay.failure}"
-            if self._misses == _TRIES:
-                log.warning("small windows are jobs of their own: %s", missed)
-        raise NotResidentError(missed) from stay.failure
+        if is_cancelled():
+            raise EngineError("cancelled")
+        if begun >= MAX_TASK_FAILURES:
+            raise stay.failure or EngineError("the task has ended")
+        if not (stay.runs or stay.doomed):
+            self._missed(f"its task has not connected: {stay.failure}")
+        raise NotResidentError("its task has ended")
 
     def _lost(self, stay: _Stay, link: TaskLink) -> None:
         link.close()
@@ -207,26 +250,54 @@ class Resident:
             if stay.link is link:
                 stay.link = None
 
-    def _cancel(self, stay: _Stay) -> None:
+    def _missed(self, why: str) -> None:
+        self._misses += 1
+        if self._misses >= TRIES:
+            rest_s = min(_LONGEST_REST_S, _SHORTEST_REST_S * 2 ** (self._misses - TRIES))
+            self._rests_until_s = time.monotonic() + rest_s
+            log.warning(
+                "small windows are Spark jobs of their own for %.0f s, a task that stays is not to "
+                "be had: %s",
+                rest_s,
+                why,
+            )
+
+    def _doom(self, stay: _Stay) -> None:
+        """Nothing runs in it any more."""
         with self._change:
-            if stay.over:
-                return
-        # It may be about to be submitted.
-        self._context._jsc.sc().cancelJobGroupAndFutureJobs(stay.group)
+            stay.doomed = True
+            if self._stay is stay:
+                self._stay = None
+        self._cancel_job(stay)
+
+    def _cancel_job(self, stay: _Stay) -> None:
+        if stay.over:
+            return
+        try:
+            # It may be about to be submitted.
+            self._context._jsc.sc().cancelJobGroupAndFutureJobs(stay.group)
+        except Exception as error:  # noqa: BLE001
+            # In a JVM that is gone nothing runs any more, which the attempt hears from its job.
+            log.info("what ran in a task that stays is not cancelled: %s", error)
 
     # -- connections
 
     def _listen(self) -> None:
+        """Raises ``OSError`` and ``RuntimeError``."""
         if self._listener is not None:
             return
+        listener = self._place.listen()
         try:
-            listener = self._place.listen()
-        except OSError as error:
-            self._misses = _TRIES
-            log.warning("small windows are jobs of their own: nobody can connect: %s", error)
-            raise NotResidentError(str(error)) from error
-        self._listener = listener
-        Thread(target=self._accept, args=(listener,), name="resident-links", daemon=True).start()
+            thread = Thread(
+                target=self._accept, args=(listener,), name="resident-links", daemon=True
+            )
+            with self._change:
+                self._listener = listener
+            thread.start()
+        except BaseException:
+            self._listener = None
+            listener.close()
+            raise
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
@@ -238,26 +309,45 @@ class Resident:
                 log.exception("waiting for tasks to connect")
                 time.sleep(_PAUSE_S)
                 continue
-            try:
-                link, caller = answer(connection)
-            except EngineError as error:
-                log.warning("a connection is not of this run: %s", error)
+            if not self._greetings.acquire(blocking=False):
+                log.warning("a connection is refused: %d others prove who they are", _GREETINGS)
                 connection.close()
                 continue
-            self._greet(link, caller)
+            try:
+                Thread(target=self._greet, args=(connection,), name="greeting", daemon=True).start()
+            except RuntimeError:
+                self._greetings.release()
+                connection.close()
 
-    def _greet(self, link: TaskLink, caller: Caller) -> None:
+    def _greet(self, connection: socket.socket) -> None:
+        try:
+            link, caller = answer(connection)
+        except Exception as error:  # noqa: BLE001
+            # The boundary of a thread: whoever it was, others are listened to.
+            log.warning("a connection is not of this run: %s", error)
+            connection.close()
+            return
+        finally:
+            self._greetings.release()
+        self._connected(link, caller)
+
+    def _connected(self, link: TaskLink, caller: Caller) -> None:
         """A task has connected; an earlier run of it is over, whatever became of it."""
+        old: TaskLink | None = link
         with self._change:
             stay = self._stay
-            if stay is None or stay.over or stay.number != caller.number:
-                old: TaskLink | None = link
-            else:
+            mine = stay is not None and not stay.over and stay.number == caller.number
+            if stay is not None and mine and caller.run + 1 >= stay.runs:
                 old, stay.link = stay.link, link
-                stay.runs = max(stay.runs, caller.run + 1)
+                stay.runs = caller.run + 1
                 self._change.notify_all()
         if old is not None:
             old.close()
+
+
+def _same(attempt: AttemptId, said: AttemptId) -> None:
+    if said != attempt:
+        raise EngineError(f"the task answered with attempt {said} instead of {attempt}")
 
 
 def _shut(listener: socket.socket) -> None:

@@ -225,9 +225,9 @@ class AttemptRunner:
         self._reached("kit stored")
         self._current = plan.id
         stays = whole and not program.sql_steps
-        if not stays:
-            self._resident.end()  # its slot is needed
         try:
+            if not stays:
+                self._resident.end()  # its slot is needed
             if first is not None:
                 self._own_jobs(plan.id)
                 reports = self._go_on(job, first)
@@ -355,6 +355,7 @@ class AttemptRunner:
     def _in_resident(self, kit: str, plan: AttemptPlan, work: Work) -> list[bytes] | None:
         """What the task that stays makes of an attempt; None where there is none."""
         cancelled = self._cancelled
+        self._reached("job submitted")
         try:
             return self._resident.run(kit, plan.id, work, lambda: plan.id in cancelled)
         except NotResidentError:

@@ -5,12 +5,14 @@
     driver   listens, on a socket in the run's own folder or on a port of its pod
     task     connects
     driver   sends bytes that nobody can foretell
-    task     says who it is, with these bytes, signed by the run
-    driver   sends work, the task what came of it, and so on
-    driver   sends an empty message: no more comes
+    task     answers with them and with such bytes of its own, and says who it is
+    driver   sends work, the task that it has begun and what came of it, and so on
+    driver   says that no more comes
 
-Nothing is kept between messages: with the death of either end the connection ends, and what was
-under way counts as not done.
+Every message is signed by the run, together with the bytes of both ends and its place among those
+that went the same way: none can be repeated, here or on another connection. Nothing is kept
+between messages: with the death of either end the connection ends, and what was under way counts
+as not done.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ import os
 import secrets
 import socket
 import struct
+import time
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any, Self
 
 from millrace.engine.program import signing
@@ -40,7 +44,17 @@ _MOST_BYTES = (1 << 32) - 1
 _PART_BYTES = 1 << 20
 _GREETING_BYTES = 4096
 _FRESH_BYTES = 32
-_WAITING = 8
+_WAITING = 64
+
+_ALIVE = (
+    (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+    (socket.IPPROTO_TCP, "TCP_NODELAY", 1),
+    (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 15),
+    (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 5),
+    (socket.IPPROTO_TCP, "TCP_KEEPCNT", 3),
+    (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", 30_000),
+)
+"""A connection that something between the machines has forgotten ends within half a minute."""
 
 
 class LinkError(EngineError):
@@ -58,15 +72,17 @@ class Place:
         """Raises ``OSError``."""
         if self.port:
             family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-            return socket.create_server((self.host, self.port), family=family, backlog=_WAITING)
-        Path(self.host).unlink(missing_ok=True)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            listener.bind(self.host)
-            listener.listen(_WAITING)
-        except BaseException:
-            listener.close()
-            raise
+            listener = socket.create_server((self.host, self.port), family=family, backlog=_WAITING)
+        else:
+            Path(self.host).unlink(missing_ok=True)
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                listener.bind(self.host)
+                listener.listen(_WAITING)
+            except BaseException:
+                listener.close()
+                raise
+        listener.settimeout(None)  # whatever a connector has made the default
         return listener
 
     def connect(self) -> socket.socket:
@@ -100,46 +116,66 @@ class Work:
 
 
 class TaskLink:
-    """One end of a connection. ``close`` may come from any thread, and wakes who waits."""
+    """One end of a connection. Each of ``send`` and ``receive`` is for one thread at a time;
+    ``close`` may come from any, and wakes who waits.
+
+    Until ``trusted`` all that comes has to come within ``GREETING_S``.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
-        if connection.family != socket.AF_UNIX:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connection = connection
+        self._end_s: float | None = time.monotonic() + GREETING_S
+        self._session = b""
+        self._sent = self._received = 0
+        self._writing = Lock()
+        if connection.family != socket.AF_UNIX:
+            for level, name, value in _ALIVE:
+                if hasattr(socket, name):  # macOS has some of them
+                    connection.setsockopt(level, getattr(socket, name), value)
         _open.add(connection)
 
-    def send(self, purpose: str, value: object) -> None:
-        """Raises ``LinkError``."""
-        data = signing.signed(purpose, value)
-        self._write(_LENGTH.pack(len(data)) + data)
+    def trusted(self, session: bytes) -> None:
+        """The other end has proved to be of this run; ``session`` belongs to this connection."""
+        self._session, self._end_s = session, None
+        self._connection.settimeout(None)
 
-    def send_end(self) -> None:
-        """Say that no more comes. Raises ``LinkError``."""
-        self._write(_LENGTH.pack(0))
+    def send(self, purpose: str, value: object) -> None:
+        """Send a message; ``None`` says that no more comes. Raises ``LinkError``."""
+        with self._writing:
+            data = signing.signed(purpose, (self._session, self._sent, value))
+            self._sent += 1
+            self.write(_LENGTH.pack(len(data)) + data)
 
     def receive(self, purpose: str, most_bytes: int = _MOST_BYTES) -> Any:
-        """The next message, None where no more comes. Raises ``LinkError`` and
-        ``UnsignedError``."""
-        (size,) = _LENGTH.unpack(self._read(_LENGTH.size))
+        """The next message. Raises ``LinkError`` and ``UnsignedError``."""
+        (size,) = _LENGTH.unpack(self.read(_LENGTH.size))
         if size > most_bytes:
             raise LinkError(f"a message of {size} bytes, where at most {most_bytes} are expected")
-        return signing.verified(purpose, self._read(size)) if size else None
+        session, place, value = signing.verified(purpose, self.read(size))
+        if (session, place) != (self._session, self._received):
+            raise LinkError("a message that was sent before, or on another connection")
+        self._received += 1
+        return value
 
     def close(self) -> None:
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
 
-    def _write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
+        """Send bytes. Raises ``LinkError``."""
         try:
             self._connection.sendall(data)
         except OSError as error:
             raise LinkError(f"the other end is gone: {error}") from error
 
-    def _read(self, size: int) -> bytes:
+    def read(self, size: int) -> bytes:
+        """So many bytes. Raises ``LinkError``."""
         data = bytearray()
         try:
             while len(data) < size:
+                if self._end_s is not None:
+                    self._connection.settimeout(max(0.001, self._end_s - time.monotonic()))
                 part = self._connection.recv(min(size - len(data), _PART_BYTES))
                 if not part:
                     raise LinkError("the other end is gone")
@@ -156,29 +192,32 @@ class TaskLink:
 
 
 def answer(connection: socket.socket) -> tuple[TaskLink, Caller]:
-    """The driver's end of a connection that was just made. Raises ``EngineError`` where the other
-    end does not prove to be of this run."""
+    """The driver's end of a connection that was just made. Raises ``EngineError`` or ``OSError``
+    where the other end does not prove to be of this run."""
     connection.settimeout(GREETING_S)
-    fresh = secrets.token_bytes(_FRESH_BYTES)
     link = TaskLink(connection)
-    link._write(fresh)
-    told = link.receive("caller", _GREETING_BYTES)
-    if told is None or told[0] != fresh:
+    fresh = secrets.token_bytes(_FRESH_BYTES)
+    link.write(fresh)
+    said, other, caller = link.receive("caller", _GREETING_BYTES)
+    if said != fresh:
         raise LinkError("a caller that repeats what another has said")
-    connection.settimeout(None)
-    return link, told[1]
+    link.trusted(fresh + other)
+    return link, caller
 
 
 def call(place: Place, caller: Caller) -> TaskLink:
     """The task's end of a new connection. Raises ``LinkError`` where there is none."""
     try:
-        connection = place.connect()
-        fresh = connection.recv(_FRESH_BYTES, socket.MSG_WAITALL)
+        link = TaskLink(place.connect())
     except OSError as error:
         raise LinkError(f"the driver is not reached: {error}") from error
-    link = TaskLink(connection)
-    link.send("caller", (fresh, caller))
-    connection.settimeout(None)
+    try:
+        fresh, own = link.read(_FRESH_BYTES), secrets.token_bytes(_FRESH_BYTES)
+        link.send("caller", (fresh, own, caller))
+        link.trusted(fresh + own)
+    except BaseException:
+        link.close()
+        raise
     return link
 
 

@@ -349,8 +349,10 @@ class ResidentTask:
         run = context.attemptNumber() if context is not None else 0
         with call(self._place, Caller(self._number, run)) as driver:
             while (work := driver.receive("work")) is not None:
+                attempt = load_job(work.job).plan.id
+                driver.send("begun", attempt)
                 made = list(FirstPass(work.job)(partition, [work.share]))
-                driver.send("made", (load_job(work.job).plan.id, made))
+                driver.send("made", (attempt, made))
         return iter(())
 
 
