@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from pathlib import Path
 from typing import Any
 
-from pyspark import TaskContext
+from millrace.engine.task import blackbox
 
 FOLDER = "MILLRACE_FAULTS"
 """Environment variable that names the folder with ``orders.json`` and the marks."""
-
-_ATTEMPT = re.compile(r"-(\d+)\.(\d+)\.(\d+)$")
 
 
 def orders() -> dict[str, Any]:
@@ -26,13 +23,11 @@ def orders() -> dict[str, Any]:
 
 
 def attempt() -> tuple[int, int, int]:
-    """(execution, window, attempt) that this task runs for, as Spark was told."""
-    context = TaskContext.get()
-    assert context is not None
-    found = _ATTEMPT.search(context.getLocalProperty("spark.job.description") or "")
-    assert found is not None
-    execution, window, number = map(int, found.groups())
-    return execution, window, number
+    """(execution, window, attempt) that this worker works for, by its own page."""
+    assert blackbox.mine is not None
+    note = blackbox.mine.note()
+    assert note is not None
+    return note.execution, note.window, note.attempt
 
 
 def strike(name: str, **evidence: Any) -> bool:

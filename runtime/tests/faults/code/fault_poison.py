@@ -40,8 +40,8 @@ TRACE = Path(os.environ.get("FAULTS_TRACE", "."))
 
 KEPT: list[Any] = []
 
-_task: tuple[int, int] = (0, -1)
-_tasks_of: dict[str, tuple[int, int]] = {}
+_task: tuple[int, ...] = (0, -1)
+_tasks_of: dict[str, tuple[int, ...]] = {}
 
 
 @row(output="id string, kind string, key string, bucket string")
@@ -88,7 +88,7 @@ def note(kind: str, text: str) -> None:
 def _new_task() -> bool:
     global _task
     context = TaskContext.get()
-    now = (os.getpid(), context.taskAttemptId() if context is not None else 0)
+    now = (os.getpid(), context.taskAttemptId() if context is not None else 0, *attempt())
     changed, _task = now != _task, now
     return changed
 
