@@ -11,6 +11,7 @@ from chart_command import Shell
 from words_on_nodes import Campaign, Space, check, space_of
 
 from millrace.chaos.plan import VictimKind
+from millrace.engine.jobs.resident import CONNECTED
 from millrace.homes.pods import Role
 
 SPACE = "smoke"
@@ -35,6 +36,8 @@ def test_installed_the_word_count_is_exact_though_a_pod_of_each_kind_is_killed(
         killed = {*("acker", "driver", "executor", "state-server"), VictimKind.OPERATOR.value}
         assert {one["kind"] for one in report["timeline"]} == killed
         campaign.await_words()
+        (driver,) = (pod["metadata"]["name"] for pod in space.pods(Role.DRIVER))
+        assert CONNECTED in space.kubectl("logs", driver), "executors do not get to the driver"
         for pod in space.pods(Role.EXECUTOR):
             assert kernels(space, pod["metadata"]["name"]) == [], (
                 "it has compiled what it was given"

@@ -47,6 +47,9 @@ LOST_S = 10.0
 """How long Spark may take to run a task again whose connection has ended, and a task to end that
 was told to; it is cancelled then."""
 
+CONNECTED = "small windows run in a task that stays"
+"""What a driver logs of the first one."""
+
 TRIES = 3
 """Stays one behind the other without a connection, until none is begun for a while."""
 
@@ -99,6 +102,7 @@ class Resident:
         self._misses = 0
         self._rests_until_s = 0.0
         self._closed = False
+        self._told = False
 
     def run(
         self, kit: str, attempt: AttemptId, work: Work, is_cancelled: Callable[[], bool]
@@ -235,6 +239,9 @@ class Resident:
             self._change.wait_for(lambda: stay.over or stay.link is not None, patience_s)
             if stay.link is not None and not stay.doomed:
                 self._misses = 0
+                if not self._told:
+                    log.info(CONNECTED)
+                    self._told = True
                 return stay.link
         if is_cancelled():
             raise EngineError("cancelled")
