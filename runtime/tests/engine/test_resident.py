@@ -1,4 +1,4 @@
-"""Small windows in a task that stays: real Spark, and who befalls it."""
+"""Small windows in a task that stays: real Spark, and what befalls it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from engine_support import SparkWindows, compiled, write_lines
 
 from millrace.engine.jobs import resident as residents
 from millrace.engine.jobs import runner as runners
-from millrace.engine.jobs.resident import TRIES, Resident, _shut
+from millrace.engine.jobs.resident import TRIES, NotResidentError, Resident, _shut
 from millrace.engine.jobs.runner import AttemptDied
 from millrace.engine.jobs.session import SessionSettings, build_session
-from millrace.engine.program.link import Caller, Place, TaskLink
-from millrace.protocol.types import Evidence
+from millrace.engine.program.link import Caller, Place, TaskLink, Work
+from millrace.protocol.types import AttemptId, Evidence
 
 COUNT = """
 sources: [{name: lines, files: {path: texts}}]
@@ -105,13 +105,15 @@ def test_small_windows_are_one_task_of_sparks(windows):
     assert len({run.count("a", "b"), run.count("a"), run.count("c", "a")}) == 1
 
 
-def test_a_larger_window_has_all_slots(windows, spark):
-    run = windows(small=3)
+def test_a_larger_window_has_all_slots(windows, tmp_path):
+    """Each of its tasks waits for the other."""
+    run = windows("gates:meet", small=3)
     first = run.count("a", "b")
-    run.feed("a", "b", "c", "d")
-    assert run.go().verdict.complete
+    run.feed(f"meet {tmp_path}", "a", f"meet {tmp_path}", "b")
+    outcome = run.go()
+    assert outcome.verdict.complete
     assert run.shape == (2, 2)
-    assert_idle(spark)
+    assert sum(row["n"] for row in outcome.rows["rows"] if row["word"] == "meet") == 2
     assert run.count("d") != first
 
 
@@ -122,34 +124,46 @@ def test_a_changed_program_gets_another_task(windows):
     assert run.count("a") != first
 
 
-def test_a_worker_that_dies_between_windows_costs_none(windows, spark):
+def test_a_worker_that_dies_between_windows_costs_none(windows):
     run = windows()
     first = run.count("a")
-    stay = stay_of(run)
     end_worker(run)
     second = run.count("a", "b")
-    assert second != first
-    assert_idle(spark)  # Spark would run it no second time, so it is over
-    assert stay_of(run) is not stay
     third = run.count("b")
-    assert third not in (first, second)
-    assert run.count("b") == third
+    assert first not in (second, third)
+    assert run.count("b") == third, "one that Spark would run no second time is not kept"
+
+
+def test_both_runs_of_a_task_may_end_between_windows(windows):
+    run = windows("deadlysteps:leave")
+    run.count("a")
+    stay, change = stay_of(run), run.runner._resident._change
+    for runs in (2, 3):
+        end_worker(run)
+        with change:
+            wanted = lambda runs=runs: stay.over if runs > 2 else stay.runs == runs and stay.link  # noqa: E731
+            assert change.wait_for(wanted, 60.0)
+    run.count("b")
+    run.feed("bad")
+    with pytest.raises(AttemptDied, match="exit code 7"):
+        run.attempt(run.plan())
 
 
 def test_a_worker_that_is_killed_within_a_window_runs_it_again(windows, tmp_path):
     run = windows("deadlysteps:killed_once")
-    run.count("a")
+    assert run.count("a") == run.count("b")
     run.feed("a", f"kill {tmp_path}/mark")
     outcome = run.go()
     assert {row["word"]: row["n"] for row in outcome.rows["rows"]} == {"a": 2, "kill": 1}
     assert outcome.verdict.complete
+    assert stay_of(run).runs == 2, "it was run again within its stay"
     assert (tmp_path / "mark").exists()
     run.count("a")
 
 
 def test_user_code_that_ends_every_worker_is_blamed_and_the_next_window_runs(windows):
     run = windows("deadlysteps:leave")
-    run.count("a")
+    assert run.count("a") == run.count("b")
     run.feed("bad")
     with pytest.raises(AttemptDied, match="exit code 7") as died:
         run.attempt(run.plan())
@@ -159,15 +173,25 @@ def test_user_code_that_ends_every_worker_is_blamed_and_the_next_window_runs(win
     run.count("a", "b")
 
 
-def test_an_attempt_is_cancelled_in_the_middle(windows, spark):
-    run = windows("gates:rest")
-    run.feed("a")
-    timer = threading.Timer(1.0, lambda: run.runner.cancel(run.current))
-    timer.start()
+def test_an_attempt_is_cancelled_in_the_middle(windows, spark, tmp_path):
+    run = windows("deadlysteps:slow")
+    gate = tmp_path / "gate"
+    gate.touch()
+    run.feed(str(gate))
+    canceller = threading.Thread(target=cancel_once_there, args=(run, tmp_path / "gate.started"))
+    canceller.start()
     with pytest.raises(AttemptDied, match="cancelled") as died:
         run.attempt(run.plan())
+    canceller.join()
     assert died.value.evidence is Evidence.NONE
     assert_idle(spark)
+
+
+def cancel_once_there(run, mark: Path) -> None:
+    until_s = time.monotonic() + 60.0
+    while not mark.exists() and time.monotonic() < until_s:
+        time.sleep(0.01)
+    run.runner.cancel(run.current)
 
 
 def test_an_attempt_that_was_cancelled_before_it_began_does_not_run(windows, spark):
@@ -410,7 +434,8 @@ def test_who_is_no_task_of_the_run_changes_nothing(windows):
         stranger.connect(path)
         stranger.sendall(bytes(4) + b"garbage" * 100)
         assert run.count("a") == first
-    assert run.count("a", "c") == first
+    run.runner.rest()
+    assert run.count("a", "c") == run.count("d"), "others are listened to"
 
 
 def test_one_who_tells_slowly_who_it_is_keeps_no_task_waiting(windows):
@@ -420,7 +445,7 @@ def test_one_who_tells_slowly_who_it_is_keeps_no_task_waiting(windows):
     with socket.socket(socket.AF_UNIX) as stranger:
         stranger.connect(path)
         stranger.sendall(struct.pack("!I", 4000))
-        run.runner._resident.end()
+        run.runner.rest()
         assert run.count("a") == run.count("b")
 
 
@@ -494,7 +519,23 @@ def test_a_task_that_is_over_is_listened_for_no_more(windows, tmp_path, spark):
 
 
 def test_nothing_begins_after_the_close(spark, tmp_path):
-    resident = Resident(spark.sparkContext, Place(str(tmp_path / "s")), "none")
+    place = Place(str(tmp_path / "s"))
+    resident = Resident(spark.sparkContext, place, "none")
     resident.close()
     resident.close()
-    assert resident._stay is None
+    with pytest.raises(NotResidentError):
+        resident.run("kit", AttemptId(1, 1, 1), Work(b"", b""), lambda: False)
+    with pytest.raises(OSError, match="No such file"):
+        place.connect()
+
+
+def test_a_driver_listens_where_pods_are_told_that_it_does(windows, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        place = Place("127.0.0.1", free.getsockname()[1])
+    assert Place.of(place.told) == place
+    assert Place.of(Place("fd00::7", 7080).told) == Place("fd00::7", 7080)
+    monkeypatch.setattr(runners, "_place", lambda _: Place.of(place.told))
+    run = windows()
+    assert run.count("a") == run.count("b")
+    link = stay_of(run).link
+    assert link._connection.getsockname()[1] == place.port

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 from collections import Counter
 
@@ -72,7 +73,11 @@ def executors():
     return found
 
 
-def run_and_kill(run, gate):
+def any_executor(_):
+    return executors()[0]
+
+
+def run_and_kill(run, gate, victim=any_executor):
     """Kill an executor while the second pass waits at the gate; what became of the attempt."""
     outcome: list[object] = []
 
@@ -86,7 +91,7 @@ def run_and_kill(run, gate):
     thread.start()
     while not (gate.parent / "waiting").exists():
         thread.join(0.02)
-    os.kill(executors()[0], signal.SIGKILL)
+    os.kill(victim(run), signal.SIGKILL)
     gate.unlink()
     thread.join(120)
     return outcome[0]
@@ -94,11 +99,17 @@ def run_and_kill(run, gate):
 
 @pytest.fixture
 def windows(tmp_path, state_server, uid, spark, monkeypatch):
-    def make(text):
-        write_lines(tmp_path, [f"{line} {tmp_path}" for line in LINES])
-        return SparkWindows(compiled(text, tmp_path, uid), state_server.address, spark, small=0)
+    made = []
 
-    return make
+    def make(text, small=0):
+        write_lines(tmp_path, [f"{line} {tmp_path}" for line in LINES])
+        program = compiled(text, tmp_path, uid)
+        made.append(SparkWindows(program, state_server.address, spark, small))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
 
 
 def test_an_executor_lost_with_its_envelopes_costs_time_only(windows, tmp_path):
@@ -113,6 +124,29 @@ def test_an_executor_lost_with_its_envelopes_costs_time_only(windows, tmp_path):
     else:
         # Tasks saw different attempts of a lost one: the driver runs the window again.
         assert isinstance(found, Inconsistent)
+
+
+def with_the_task_that_stays(run):
+    """The executor whose worker small windows go to."""
+    link = run.runner._resident._stay.link
+    told = link._connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    above = {one.pid for one in psutil.Process(int.from_bytes(told[:4], "little")).parents()}
+    (found,) = above & set(executors())
+    return found
+
+
+def test_an_executor_lost_with_the_task_that_stays_costs_time_only(windows, tmp_path):
+    gate = tmp_path / "gate"
+    gate.touch()
+    run = windows(spec("gates:split", "{name: n, function: count}"), small=1000)
+    outcome = run_and_kill(run, gate, with_the_task_that_stays)
+    assert run.shape == (1,)
+    assert {r["word"]: r["n"] for r in outcome.rows["rows"]} == WORDS
+    assert outcome.verdict.complete
+    run.seal(outcome)
+    write_lines(tmp_path, [f"alpha {tmp_path}"], "b.txt")
+    (row,) = run.go().rows["rows"]
+    assert row["n"] == WORDS["alpha"] + 1
 
 
 def test_output_that_depends_on_the_attempt_is_never_mixed_unseen(windows, tmp_path):

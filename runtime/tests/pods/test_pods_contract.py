@@ -60,7 +60,7 @@ def test_executors_and_the_user():
     assert rows["name"][3] == f"`{prefix}-exec-<m>`".replace("7", "<n>")
     assert rows["grace period"][3] == f"{pods.GRACE_S[Role.EXECUTOR]} s"
     assert f"user and group {pods.USER_ID}" in TEXT
-    for port in (pods.SPARK_DRIVER_PORT, pods.SPARK_BLOCKS_PORT, pods.TASKS_PORT):
+    for port in (pods.SPARK_DRIVER_PORT, pods.SPARK_BLOCKS_PORT, pods.RESIDENT_PORT):
         assert str(port) in rows["ports"][0].split(", ")
     assert str(pods.STATE_PORT) in rows["ports"][2]
     for path in (pods.LIVE_PATH, pods.READY_PATH, pods.INCARNATION_PATH, pods.METRICS_PATH):

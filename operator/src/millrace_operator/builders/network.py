@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from millrace.homes.pods import (
     HEALTH_PORT,
+    RESIDENT_PORT,
     SPARK_BLOCKS_PORT,
     SPARK_DRIVER_PORT,
     STATE_PORT,
-    TASKS_PORT,
 )
 from millrace.topology.model import StreamTopology
 from millrace_operator.builders.naming import Manifest, Owner
@@ -19,7 +19,7 @@ _NAMESPACE = "kubernetes.io/metadata.name"
 
 def services(owner: Owner, topology: StreamTopology) -> list[Manifest]:
     """Names for state servers and for the driver; executors reach a driver that is not ready."""
-    ports = [("spark", SPARK_DRIVER_PORT), ("blocks", SPARK_BLOCKS_PORT), ("tasks", TASKS_PORT)]
+    ports = [("spark", SPARK_DRIVER_PORT), ("blocks", SPARK_BLOCKS_PORT), ("tasks", RESIDENT_PORT)]
     made = [_service(owner, "driver", "driver", ports)]
     if topology.spec.state_servers.url is None:
         made.append(_service(owner, "state", "state-server", [("state", STATE_PORT)]))
@@ -61,7 +61,7 @@ def policies(
     operator = _space(operator_namespace)
     metrics = _asking(metrics_from)
     executor = [_peer(owner, "executor")]
-    driver_ports = [SPARK_DRIVER_PORT, SPARK_BLOCKS_PORT, TASKS_PORT]
+    driver_ports = [SPARK_DRIVER_PORT, SPARK_BLOCKS_PORT, RESIDENT_PORT]
     servers = [(crew, [STATE_PORT]), ([operator], [HEALTH_PORT])]
     return [
         *([_policy(owner, "state", "state-server", servers)] if state_servers else []),

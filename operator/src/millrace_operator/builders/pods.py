@@ -126,7 +126,7 @@ def driver_pod(
     container["ports"] = _ports(
         spark=names.SPARK_DRIVER_PORT,
         blocks=names.SPARK_BLOCKS_PORT,
-        tasks=names.TASKS_PORT,
+        tasks=names.RESIDENT_PORT,
         health=names.HEALTH_PORT,
     )
     spec = _spec(owner, settings, role, container)

@@ -95,8 +95,8 @@ HEALTH_PORT = 8081
 STATE_PORT = 6379
 SPARK_DRIVER_PORT = 7078
 SPARK_BLOCKS_PORT = 7079
-TASKS_PORT = 7080
-"""Of the driver, for the task of an executor that stays from window to window."""
+RESIDENT_PORT = 7080
+"""Where a driver listens for the task that small windows run in."""
 
 READY_PATH = "/ready"
 LIVE_PATH = "/live"

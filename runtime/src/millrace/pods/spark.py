@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
-from millrace.engine.program.link import LISTENS
+from millrace.engine.program.link import LISTENS, Place
 from millrace.engine.program.signing import SECRET_VARIABLE
 from millrace.homes import pods
 from millrace.pods.identity import Identity, derived, required, write_private
@@ -69,7 +69,7 @@ def cluster_conf(
         "spark.submit.deployMode": "client",
         "spark.driver.host": pods.host_of(identity.ip),
         "spark.driver.bindAddress": identity.ip,
-        LISTENS: f"{identity.ip} {pods.TASKS_PORT}",
+        LISTENS: Place(identity.ip, pods.RESIDENT_PORT).told,
         "spark.driver.port": str(pods.SPARK_DRIVER_PORT),
         "spark.driver.blockManager.port": str(pods.SPARK_BLOCKS_PORT),
         "spark.blockManager.port": str(pods.SPARK_BLOCKS_PORT),

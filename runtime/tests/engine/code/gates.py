@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from pathlib import Path
@@ -44,6 +45,21 @@ def end_executor(line):
     process.kill()
     time.sleep(60)
     return {"word": line["value"]}
+
+
+@row(output="word string")
+def meet(line):
+    """Behind a word may stand a folder: it waits there until another process has come, too."""
+    word, _, folder = line["value"].partition(" ")
+    if folder:
+        here = Path(folder)
+        (here / f"{os.getpid()}.there").touch()
+        until_s = time.monotonic() + 30
+        while len(list(here.glob("*.there"))) < 2:
+            if time.monotonic() > until_s:
+                raise TimeoutError("nobody else has come")
+            time.sleep(0.01)
+    return {"word": word}
 
 
 @row(output="word string")

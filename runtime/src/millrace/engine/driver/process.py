@@ -386,10 +386,15 @@ class DriverProcess:
             asked,
             ExecutorBounds(asked.least, asked.most),
             self._clock,
-            lambda count: have_executors(self._started().spark, count),
+            self._have_executors,
             self._statistics.executors,
             self._tell,
         )
+
+    def _have_executors(self, count: int) -> None:
+        if self._runner is not None:
+            self._runner.rest()
+        have_executors(self._started().spark, count)
 
     def _refused_executors(self) -> RefusedExecutors | None:
         pods = isinstance(self._told.view, ConfigMapPlace)

@@ -1,1 +1,1 @@
-"""Windows as Spark jobs: the session, the jobs, and what their deaths say."""
+"""Windows in Spark: the session, the jobs, and what their deaths say."""

@@ -1,22 +1,24 @@
 """A task that stays, so that a small window costs no job of Spark's.
 
-Of a window of a hundred lines most was the job: made in Python, planned in the JVM, its task sent,
-started and its result taken back. So one job of one task is kept running, in a slot of an executor,
-and windows that are one task go to its worker over a connection (``engine.program.link``). Such a
-job is a *stay*::
+A job has to be made in Python and planned in the JVM, its task sent, started and its result taken
+back: that is most of a window of a hundred lines. So one job of one task is kept running, in a slot
+of an executor, and windows that are one task go to its worker over a connection
+(``engine.program.link``). Such a job is a *stay*::
 
-    none      a small window comes: the job is submitted, its worker connects     -> ready
-    ready     a window is sent, its reports come back                             -> ready
-              a larger window comes, or another kit: it is ended in order         -> none
-              its worker or executor ends: Spark runs the task once more          -> again
-    again     the window under way is sent once more; when it is done: ended      -> none
-              its worker ends a second time: the job has failed                   -> none
-    any       the attempt is cancelled: the job is, and the attempt has failed    -> none
+    none    a small window comes: the job is submitted, its worker connects         -> ready
+            it ends before its worker connects: the window is a job of its own      -> none
+    ready   a window is sent, its reports come back                                 -> ready
+            its worker or executor ends: Spark runs the task once more              -> again
+            a larger window or another kit comes, executors are to go: it is ended  -> none
+    again   the window under way, if there is one, is sent once more                -> again
+            the next window comes: it is ended, and another is begun                -> ready
+            its worker ends a second time: the job has failed                       -> none
+    any     the attempt that it has is cancelled: so is the job                     -> none
 
 A failed stay is the end of the window attempt only where that has begun as often as Spark would run
-a task of its own: what befell the worker before says nothing about its roots. In all other cases,
-and where no worker connects, the attempt is a job of its own (``NotResidentError``). After a few
-stays without a connection none is begun for a while: a firewall may be in the way.
+a task of its own: what befell the worker before says nothing about its roots. In all other cases
+the attempt is a job of its own (``NotResidentError``). After a few stays without a connection, one
+behind the other, none is begun for a while: a firewall may be in the way.
 
 If the driver dies, connections and workers end with it.
 """
@@ -34,6 +36,7 @@ from typing import TYPE_CHECKING
 
 from millrace.engine.jobs.session import MAX_TASK_FAILURES
 from millrace.engine.program.link import Caller, LinkError, Place, TaskLink, Work, answer
+from millrace.engine.task.faults import short_reason
 from millrace.engine.task.worker import ResidentTask
 from millrace.errors import EngineError
 from millrace.protocol.types import AttemptId
@@ -53,7 +56,7 @@ CONNECTED = "small windows run in a task that stays"
 TRIES = 3
 """Stays one behind the other without a connection, until none is begun for a while."""
 
-_SHORTEST_REST_S, _LONGEST_REST_S = 60.0, 600.0
+_SHORTEST_REST_S, _LONGEST_REST_S = 60.0, 3600.0
 _PAUSE_S = 0.1
 _GREETINGS = 16
 """So many connections may be about to prove who they are."""
@@ -67,8 +70,8 @@ class NotResidentError(EngineError):
 class _Stay:
     """One job of Spark's, from its submission to its end.
 
-    ``runs`` counts Spark's runs of its task that have connected, ``attempt`` is what it works on,
-    and what is ``doomed`` is not used any more.
+    ``runs`` counts Spark's runs of its task up to the last that has connected, ``attempt`` is what
+    it works on, and what is ``doomed`` is not used any more.
     """
 
     number: int
@@ -138,8 +141,6 @@ class Resident:
         finally:
             with self._change:
                 stay.attempt = None
-            if stay.runs > 1:
-                self.end()  # one that Spark would run no second time
 
     def cancel(self, attempt: AttemptId) -> None:
         """End the task, if it works on this attempt."""
@@ -183,8 +184,9 @@ class Resident:
         """The stay for a window. Raises ``NotResidentError``."""
         with self._change:
             stay = self._stay
-            usable = stay is not None and not stay.over and stay.kit == kit and stay.runs <= 1
-        if stay is not None and usable:
+            # One that Spark would run again if its worker ended.
+            lasts = stay is not None and not stay.over and stay.runs < MAX_TASK_FAILURES
+        if stay is not None and lasts and stay.kit == kit:
             return stay
         self.end()
         if self._closed or time.monotonic() < self._rests_until_s:
@@ -248,7 +250,7 @@ class Resident:
         if begun >= MAX_TASK_FAILURES:
             raise stay.failure or EngineError("the task has ended")
         if not (stay.runs or stay.doomed):
-            self._missed(f"its task has not connected: {stay.failure}")
+            self._missed(f"its task has not connected: {short_reason(str(stay.failure))}")
         raise NotResidentError("its task has ended")
 
     def _lost(self, stay: _Stay, link: TaskLink) -> None:
@@ -339,7 +341,7 @@ class Resident:
         self._connected(link, caller)
 
     def _connected(self, link: TaskLink, caller: Caller) -> None:
-        """A task has connected; an earlier run of it is over, whatever became of it."""
+        """A task has connected; an earlier run of it gets nothing any more."""
         old: TaskLink | None = link
         with self._change:
             stay = self._stay

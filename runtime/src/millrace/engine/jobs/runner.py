@@ -1,4 +1,4 @@
-"""Runs window attempts as Spark jobs.
+"""Runs window attempts in Spark.
 
 A window of few roots is one task that runs every pass, in the worker of a task that stays
 (``resident``) where nothing of it is computed in the JVM; a larger one is one job whose stages are
@@ -224,16 +224,18 @@ class AttemptRunner:
         job = Job(kit, plan, services, whole).encode()
         self._reached("kit stored")
         self._current = plan.id
-        stays = whole and not program.sql_steps
+        in_resident = whole and not program.sql_steps
         try:
-            if not stays:
+            if not in_resident:
                 self._resident.end()  # its slot is needed
             if first is not None:
                 self._own_jobs(plan.id)
                 reports = self._go_on(job, first)
             else:
                 payload = self._payload(plan.intent, tasks)
-                made = self._in_resident(kit, plan, Work(job, payload[0])) if stays else None
+                made = None
+                if in_resident:
+                    made = self._in_resident(kit, plan, services, Work(job, payload[0]))
                 if made is None:
                     self._own_jobs(plan.id)
                     made = self._collect(job, payload, whole)
@@ -251,6 +253,10 @@ class AttemptRunner:
         # Jobs that the attempt is about to start count too.
         self._context._jsc.sc().cancelJobGroupAndFutureJobs(self._group(attempt))
         self._resident.cancel(attempt)
+
+    def rest(self) -> None:
+        """Leave no task in an executor, for one may go; between two attempts."""
+        self._resident.end()
 
     def drop(self, attempt: AttemptId) -> None:
         """End what ``prepare`` has begun of an attempt that is not run."""
@@ -320,8 +326,8 @@ class AttemptRunner:
     # -- jobs
 
     def rehearse(self) -> None:
-        """Run both jobs that an attempt may be, over nothing, so that the next one finds the JVM,
-        the workers and the user's code ready. Nothing is read, and no server is asked.
+        """Run a job of one task and one of all passes, over nothing, so that the next one finds the
+        JVM, the workers and the user's code ready. Nothing is read, and no server is asked.
 
         Raises what Spark and the user's code raise.
         """
@@ -352,7 +358,9 @@ class AttemptRunner:
             raise AttemptDied("its first pass, which ran beside another window, keeps state")
         return reports
 
-    def _in_resident(self, kit: str, plan: AttemptPlan, work: Work) -> list[bytes] | None:
+    def _in_resident(
+        self, kit: str, plan: AttemptPlan, services: Services, work: Work
+    ) -> list[bytes] | None:
         """What the task that stays makes of an attempt; None where there is none."""
         cancelled = self._cancelled
         self._reached("job submitted")
@@ -361,7 +369,7 @@ class AttemptRunner:
         except NotResidentError:
             return None
         except EngineError as error:
-            raise AttemptDied(str(error)) from error
+            raise self._failed(plan, services, error) from error
 
     def _collect(self, job: bytes, payload: list[bytes], whole: bool) -> list[bytes]:
         passes = 1 if whole else len(self._program.passes)
@@ -469,8 +477,7 @@ def _place(spark: SparkContext) -> Place:
     """Where a driver listens for its task that stays."""
     told = spark.getConf().get(LISTENS)
     if told:
-        host, _, port = told.rpartition(" ")
-        return Place(host, int(port))
+        return Place.of(told)
     return Place(str(private_folder() / f"resident-{os.getpid()}.sock"))
 
 

@@ -9,10 +9,10 @@
     driver   sends work, the task that it has begun and what came of it, and so on
     driver   says that no more comes
 
-Every message is signed by the run, together with the bytes of both ends and its place among those
-that went the same way: none can be repeated, here or on another connection. Nothing is kept
-between messages: with the death of either end the connection ends, and what was under way counts
-as not done.
+But for the first bytes of the driver's every message is signed by the run, together with the bytes
+of both ends and its place among those that went the same way: none can be repeated, here or on
+another connection. Nothing is kept between messages: with the death of either end the connection
+ends, and what was under way counts as not done.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ from millrace.engine.program import signing
 from millrace.errors import EngineError
 
 LISTENS = "spark.millrace.listens"
-"""Setting of Spark's that says where a driver listens, ``host port``; where it is not there that is
-a Unix socket."""
+"""Setting of Spark's that says where a driver listens (``Place.told``); where it is not there that
+is a Unix socket."""
 
+CONNECT_S = 2.0
 GREETING_S = 5.0
 """How long either end waits for the other until it is known to be one of this run."""
 
@@ -68,6 +69,17 @@ class Place:
     host: str
     port: int = 0
 
+    @classmethod
+    def of(cls, told: str) -> Place:
+        """What ``told`` has made."""
+        host, _, port = told.rpartition(" ")
+        return cls(host, int(port))
+
+    @property
+    def told(self) -> str:
+        """A host and port as ``LISTENS`` has them."""
+        return f"{self.host} {self.port}"
+
     def listen(self) -> socket.socket:
         """Raises ``OSError``."""
         if self.port:
@@ -88,7 +100,7 @@ class Place:
     def connect(self) -> socket.socket:
         """Raises ``OSError``."""
         if self.port:
-            return socket.create_connection((self.host, self.port), GREETING_S)
+            return socket.create_connection((self.host, self.port), CONNECT_S)
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.settimeout(GREETING_S)
@@ -225,7 +237,8 @@ _open: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
 def _let_go() -> None:
-    """What user code forks must not keep a connection open that its worker has."""
+    """What user code forks must not keep a connection open that its worker has. It gets none of its
+    own, so that a closed descriptor is as good as one that leads nowhere (``task.daemon``)."""
     for connection in list(_open):
         connection.close()
 

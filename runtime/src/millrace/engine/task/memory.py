@@ -3,7 +3,7 @@
 A worker may have a limit (``spark.executor.pyspark.memory``). User code that asks for too much at
 once fails alone: its tuple's roots are to blame. User code that keeps what it took leaves nothing
 for the tuples after it, which must not be blamed for that: the window attempt dies instead, and is
-split down to the root that does it. In either case the process gets no further task, since nobody
+split down to the root that does it. In either case the process runs no other window attempt: nobody
 knows what it still holds.
 """
 
@@ -25,7 +25,7 @@ _reserve = [bytes(RESERVE_BYTES)]
 
 
 class WorkerExhaustedError(MemoryError):
-    """The worker had no memory left before its task began; Spark starts another in its place."""
+    """The worker had no memory left before it began; Spark starts another in its place."""
 
 
 def has_room() -> bool:

@@ -91,7 +91,8 @@ class ProcessToolbox:
         """Keep what stays with the process out of the collection that follows every task.
 
         Spark's daemon collects after each task, which takes as long as all state that is kept
-        as Python objects is large. Cyclic garbage waits for one of the rare full collections.
+        as Python objects is large. Cyclic garbage waits for one of the rare full collections, as
+        it does between the windows of a task that stays, behind which nobody collects.
         """
         self._tasks += 1
         if self._tasks % _TASKS_PER_COLLECTION == 0:
@@ -335,8 +336,8 @@ class ResidentTask:
     """Runs window attempts that are one task each, one behind the other, until its driver ends it.
 
     It connects to its driver at ``place``, as the task ``number``. An attempt that fails ends it
-    as it would end a task of its own, and Spark runs it once more: then the driver sends the
-    attempt again.
+    as it would end a task of its own. The first time Spark runs it once more, and the driver sends
+    the attempt again.
     """
 
     def __init__(self, place: Place, number: int) -> None:
