@@ -7,6 +7,8 @@ check of the ack messages shares nothing with the engine but the format of the m
 from __future__ import annotations
 
 import json
+import socket
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -289,3 +291,13 @@ class SparkWindows(Windows):
 
     def close(self) -> None:
         self.runner.cancel_all()
+
+    def stay(self) -> Any:
+        """The task that small windows run in, if there is one."""
+        return self.runner._resident._stay
+
+    def worker(self) -> int:
+        """The process of its worker, by its connection."""
+        connection = self.stay().link._connection
+        told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        return int(struct.unpack("3i", told)[0])

@@ -24,6 +24,9 @@ from millrace.engine.jobs.runner import AttemptDied
 from millrace.engine.jobs.session import SessionSettings, build_session
 from millrace.engine.program.link import Caller, Place, TaskLink, Work
 from millrace.protocol.types import AttemptId, Evidence
+from millrace_e2e.waiting import until
+
+WAIT_S = 60.0
 
 COUNT = """
 sources: [{name: lines, files: {path: texts}}]
@@ -63,7 +66,6 @@ class Counts(SparkWindows):
     """Windows of words, and what they have to come to."""
 
     fed: Counter[str]
-    pids: set[int]
 
     def feed(self, *words: str) -> None:
         self.fed = getattr(self, "fed", Counter()) + Counter(words)
@@ -83,21 +85,12 @@ class Counts(SparkWindows):
 
 
 def assert_idle(spark) -> None:
-    until_s = time.monotonic() + 60.0
-    while spark.sparkContext.statusTracker().getActiveStageIds():
-        assert time.monotonic() < until_s, "a task runs on"
-        time.sleep(0.02)
+    tracker = spark.sparkContext.statusTracker()
+    until(lambda: not tracker.getActiveStageIds(), "the end of all tasks", WAIT_S)
 
 
-def stay_of(run):
-    return run.runner._resident._stay
-
-
-def end_worker(run, number=signal.SIGKILL) -> None:
-    """Kill the worker that the resident task is in, found by its connection."""
-    link = stay_of(run).link
-    told = link._connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    os.kill(int.from_bytes(told[:4], "little"), number)
+def end_worker(run) -> None:
+    os.kill(run.worker(), signal.SIGKILL)
 
 
 def test_small_windows_are_one_task_of_sparks(windows):
@@ -137,7 +130,7 @@ def test_a_worker_that_dies_between_windows_costs_none(windows):
 def test_both_runs_of_a_task_may_end_between_windows(windows):
     run = windows("deadlysteps:leave")
     run.count("a")
-    stay, change = stay_of(run), run.runner._resident._change
+    stay, change = run.stay(), run.runner._resident._change
     for runs in (2, 3):
         end_worker(run)
         with change:
@@ -156,7 +149,7 @@ def test_a_worker_that_is_killed_within_a_window_runs_it_again(windows, tmp_path
     outcome = run.go()
     assert {row["word"]: row["n"] for row in outcome.rows["rows"]} == {"a": 2, "kill": 1}
     assert outcome.verdict.complete
-    assert stay_of(run).runs == 2, "it was run again within its stay"
+    assert run.stay().runs == 2, "it was run again within its stay"
     assert (tmp_path / "mark").exists()
     run.count("a")
 
@@ -188,9 +181,7 @@ def test_an_attempt_is_cancelled_in_the_middle(windows, spark, tmp_path):
 
 
 def cancel_once_there(run, mark: Path) -> None:
-    until_s = time.monotonic() + 60.0
-    while not mark.exists() and time.monotonic() < until_s:
-        time.sleep(0.01)
+    until(mark.exists, "user code", WAIT_S)
     run.runner.cancel(run.current)
 
 
@@ -220,7 +211,7 @@ def test_an_attempt_that_waits_for_a_slot_is_cancelled_at_once(windows, spark, t
             with pytest.raises(AttemptDied, match="cancelled"):
                 run.attempt(intent)
     run.attempt(intent)
-    assert stay_of(run) is not None
+    assert run.stay() is not None
 
 
 @contextmanager
@@ -240,10 +231,7 @@ def all_slots_taken(spark, folder):
     numbers = context.parallelize(range(slots), slots)
     job = threading.Thread(target=lambda: numbers.foreach(wait), daemon=True)
     job.start()
-    until_s = time.monotonic() + 60.0
-    while len(list(gate.iterdir())) < slots:
-        assert time.monotonic() < until_s
-        time.sleep(0.01)
+    until(lambda: len(list(gate.iterdir())) == slots, "a task in every slot", WAIT_S)
     try:
         yield
     finally:
@@ -337,7 +325,7 @@ def unheard(run):
 
     def same(kit):
         resident._ready = ready
-        return stay_of(run)
+        return run.stay()
 
     resident._ready = same
     yield
@@ -346,14 +334,14 @@ def unheard(run):
 def test_a_stay_that_fails_before_a_window_has_begun_costs_it_nothing(windows, spark):
     run = windows()
     run.count("a")
-    stay = stay_of(run)
+    stay = run.stay()
     with unheard(run):
         spark.sparkContext.cancelJobGroup(stay.group)
         change = run.runner._resident._change
         with change:
             assert change.wait_for(lambda: stay.over, 60.0)
         run.count("b")
-    assert stay_of(run) is not stay
+    assert run.stay() is not stay
 
 
 @pytest.fixture
@@ -368,7 +356,7 @@ def middle(windows, monkeypatch):
 
 
 class Middle:
-    """Leads connections on; ``forget`` ends or silences what there is, the driver's end alone."""
+    """Leads connections on, until one of them is ended on one side or all are silenced."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -404,8 +392,7 @@ class Middle:
         self._silent = True
 
     def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        _shut(self._listener)
         for one in chain.from_iterable(self.pairs):
             one.close()
 
@@ -537,5 +524,5 @@ def test_a_driver_listens_where_pods_are_told_that_it_does(windows, monkeypatch)
     monkeypatch.setattr(runners, "_place", lambda _: Place.of(place.told))
     run = windows()
     assert run.count("a") == run.count("b")
-    link = stay_of(run).link
+    link = run.stay().link
     assert link._connection.getsockname()[1] == place.port

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 from collections import Counter
 
@@ -128,9 +127,7 @@ def test_an_executor_lost_with_its_envelopes_costs_time_only(windows, tmp_path):
 
 def with_the_task_that_stays(run):
     """The executor whose worker small windows go to."""
-    link = run.runner._resident._stay.link
-    told = link._connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    above = {one.pid for one in psutil.Process(int.from_bytes(told[:4], "little")).parents()}
+    above = {one.pid for one in psutil.Process(run.worker()).parents()}
     (found,) = above & set(executors())
     return found
 

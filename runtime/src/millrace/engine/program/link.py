@@ -128,8 +128,8 @@ class Work:
 
 
 class TaskLink:
-    """One end of a connection. Each of ``send`` and ``receive`` is for one thread at a time;
-    ``close`` may come from any, and wakes who waits.
+    """One end of a connection. ``receive`` is for one thread at a time; ``send`` and ``close`` may
+    come from any, and the latter wakes who waits.
 
     Until ``trusted`` all that comes has to come within ``GREETING_S``.
     """

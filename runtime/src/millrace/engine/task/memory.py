@@ -25,7 +25,7 @@ _reserve = [bytes(RESERVE_BYTES)]
 
 
 class WorkerExhaustedError(MemoryError):
-    """The worker had no memory left before it began; Spark starts another in its place."""
+    """The worker had no memory left before an attempt began; Spark starts another in its place."""
 
 
 def has_room() -> bool:
