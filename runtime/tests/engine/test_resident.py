@@ -499,7 +499,9 @@ def test_a_task_that_is_over_is_listened_for_no_more(windows, tmp_path, spark):
     run = windows()
     run.count("a")
     place = run.runner._resident._place
+    stay = run.stay()
     run.close()
+    assert stay.over, "before the JVM can find nobody to tell so"
     assert_idle(spark)
     with pytest.raises(OSError, match=r"refused|No such file"):
         place.connect()

@@ -73,6 +73,9 @@ def test_the_cause_of_a_death_is_the_last_error_that_was_written() -> None:
     assert cause_in(["2030-01-01 ERROR millrace.driver the sink is full"]) == "the sink is full"
     assert cause_in(["error: no such module"]) == "no such module"
     assert cause_in(["something else", ""]) == "something else"
+    of_jvm = "30/01/01 12:00:00 ERROR DAGScheduler: Failed to update accumulator 0 for task 0"
+    assert cause_in([*lines, of_jvm]) == "lines.txt has shrunk", "the driver's own is nearer"
+    assert cause_in([of_jvm, "bye"]) == "Failed to update accumulator 0 for task 0"
 
 
 def test_events_are_followed_from_now_on_whole_lines_only(tmp_path: Path) -> None:

@@ -25,7 +25,9 @@ _TAIL_LINES = 40
 _TAIL_BYTES = 1 << 16
 """Lines of a process that are kept for the cause of its end, and the longest of them."""
 
-_CAUSE = re.compile(r"(?:^|\s)(?:ERROR \S+|error:|[\w.]*Error:)\s+(?P<text>.+)")
+_CAUSE = re.compile(r"(?:^|\s)(?:ERROR \S+[^\s:]|error:|[\w.]*Error:)\s+(?P<text>.+)")
+_CAUSE_OF_JVM = re.compile(r"(?:^|\s)ERROR \S+:\s+(?P<text>.+)")
+"""Spark's JVM says of much that it is an error, also of what only follows from the driver's end."""
 
 
 @dataclass(slots=True)
@@ -295,15 +297,16 @@ class Crew:
 
 
 def cause_in(lines: Iterable[str]) -> str:
-    """The text of the last line that reports an error, or the last line at all."""
-    last = ""
-    cause = ""
+    """The text of the last line that reports an error, else of the last of the JVM's that does, or
+    the last line at all."""
+    last = cause = of_jvm = ""
     for line in lines:
         last = line.strip() or last
-        match = _CAUSE.search(line)
-        if match is not None:
+        if (match := _CAUSE.search(line)) is not None:
             cause = match["text"].strip()
-    return cause or last
+        elif (match := _CAUSE_OF_JVM.search(line)) is not None:
+            of_jvm = match["text"].strip()
+    return cause or of_jvm or last
 
 
 def await_any(handles: Iterable[int], timeout_s: float) -> None:

@@ -56,6 +56,10 @@ CONNECTED = "small windows run in a task that stays"
 TRIES = 3
 """Stays one behind the other without a connection, until none is begun for a while."""
 
+_CLOSE_S = 1.0
+"""What a task has to end in when its driver does: Spark's JVM calls it an error if nobody is there
+any more to hear of it."""
+
 _SHORTEST_REST_S, _LONGEST_REST_S = 60.0, 3600.0
 _PAUSE_S = 0.1
 _GREETINGS = 16
@@ -170,13 +174,17 @@ class Resident:
             self._cancel_job(stay)
 
     def close(self) -> None:
-        """End it, and listen no more."""
+        """End it, and listen no more; when that is done, or a second later."""
         with self._change:
             self._closed = True
             listener, self._listener = self._listener, None
+            stay = self._stay
         self.end()
         if listener is not None:
             _shut(listener)
+        if stay is not None:
+            with self._change:
+                self._change.wait_for(lambda: stay.over, _CLOSE_S)
 
     # -- the job
 
