@@ -17,6 +17,7 @@ from millrace.local.files import write_json
 from millrace.local.launch import _Plan
 from millrace.local.servers import RunPasswords
 from millrace.local.workdir import WorkFolder, open_folder
+from millrace.startup import ONE_THREAD
 from millrace.state.client import StateAddress
 from millrace.topology.load import parse
 
@@ -48,6 +49,7 @@ def test_the_driver_is_told_the_root_and_an_acker_its_own_password(tmp_path: Pat
         assert acker.environment[PASSWORD_VARIABLE] == of_root_key(root, folder.uid)(acker.name)
         assert ROOT_KEY_VARIABLE not in acker.environment
         assert acker.command[-2:] == ("--user", "acker")
+        assert acker.environment.items() >= ONE_THREAD.items()
     given = {one.environment[PASSWORD_VARIABLE] for one in ackers}
     assert len(given) == 2
     shown = f"{ackers!r} {plan.driver(addresses)!r}"

@@ -12,12 +12,20 @@ WITHIN_RUNS = 2000
 SHOWED_AT = {
     "prunes_marks": 1767,
     "teaches_for_ever": 10865,
-    "parts_with_all": 857,
+    "parts_with_all": 117,
     "counts_copies_to_come": 6212,
     "keeps_its_copies": 416,
     "waits_for_what_tasks_miss": 680,
     "overlooks_older_view": 36,
     "creates_over_state": 49,
+    "losses_blame_roots": 302,
+    "letters_taken_twice": 146,
+    "id_without_edge": 121,
+    "suspects_nobody": 100,
+    "leaver_ends_early": 89,
+    "compares_windows": 88,
+    "unreadable_runs_again": 57,
+    "suspend_keeps_split": 46,
 }
 """Seeds of bugs that seldom show: which runs are looked at first. Where that one shows nothing any
 more all others are."""

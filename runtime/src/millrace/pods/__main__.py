@@ -11,6 +11,7 @@ from millrace.errors import ExitCode
 from millrace.homes.pods import Role
 from millrace.logs import stacks
 from millrace.pods.kernels import bring_kernels
+from millrace.startup import loading, one_thread
 
 _MODULES = {
     Role.DRIVER: "millrace.pods.driver",
@@ -33,8 +34,11 @@ def main(arguments: list[str]) -> int:
         from millrace.engine.later import COMPILED, load_later
 
         load_later(COMPILED)
+    if role is Role.ACKER:
+        one_thread()
     # Each image carries what its own roles need.
-    module = importlib.import_module(_MODULES[role])
+    with loading():
+        module = importlib.import_module(_MODULES[role])
     code: int = module.main(arguments[1:])
     return code
 

@@ -30,6 +30,7 @@ from millrace.homes.settings import ROOT_KEY_VARIABLE, DriverSettings
 from millrace.homes.told import read_settings, read_topology
 from millrace.logs import stacks
 from millrace.logs.repeats import quiet_repeats
+from millrace.startup import loading
 
 if TYPE_CHECKING:
     from millrace.engine.driver.process import DriverProcess
@@ -95,8 +96,9 @@ def _driver(settings: DriverSettings, password_of: PasswordOf) -> DriverProcess:
     times.reached("Python up")
     topology = read_topology(Path(settings.topology))
     session = SparkAhead(topology, Path(settings.workdir), times=times)
-    from millrace.engine.driver.process import DriverProcess
-    from millrace.engine.jobs.start import start_spark
+    with loading():
+        from millrace.engine.driver.process import DriverProcess
+        from millrace.engine.jobs.start import start_spark
 
     session.times.reached("code imported")
     # Sources and sinks of the user are made with the driver. Until the JVM is up its secret stands
@@ -109,8 +111,9 @@ def _heir(
     settings: DriverSettings, password_of: PasswordOf, options: argparse.Namespace
 ) -> DriverProcess | None:
     """One that has stood by and was told to take over; None where nobody can say so."""
-    from millrace.engine.driver.process import DriverProcess
-    from millrace.engine.driver.standby import Standby, private_orders
+    with loading():
+        from millrace.engine.driver.process import DriverProcess
+        from millrace.engine.driver.standby import Standby, private_orders
 
     crash.reached("standby.begun")
     orders = private_orders()

@@ -1,9 +1,9 @@
 """The process that Spark forks Python workers from (``spark.python.daemon.module``).
 
-It imports what every worker needs and compiles the kernels before the first fork, and freezes
-the heap: the stock daemon's workers run a full garbage collection after every task, 44 to 96 ms
-with Arrow and Numba loaded. It also tells how its workers ended (``deaths``), since Spark only
-sees that a socket was closed.
+It imports what every worker needs and compiles the kernels before the first fork, and freezes the
+heap (``startup.loading``): the stock daemon's workers run a full garbage collection after every
+task, 44 to 96 ms with Arrow and Numba loaded. It also tells how its workers ended (``deaths``),
+since Spark only sees that a socket was closed.
 
 Spark starts it with the first task. A driver starts one ahead while Spark comes up (``handover``),
 so that this task does not wait for all that: ``python -m millrace.engine.task.daemon ahead FD``.
@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from millrace import guard
 from millrace.engine import handover
 from millrace.logs import stacks
+from millrace.startup import loading
 
 if TYPE_CHECKING:
     from millrace.engine.task.blackbox import Page, Recipient
@@ -43,17 +44,17 @@ def main() -> None:
     """Prepare, then serve forks until Spark closes standard input."""
     stacks.write_on_request()
     if sys.argv[1:2] == [AHEAD]:
-        _prepare()
+        with loading():
+            _prepare()
         if not handover.take_over(socket.socket(fileno=int(sys.argv[2]))):
             return
     else:
         place = os.environ.get(PLACE_VARIABLE)
         if place and handover.hand_over(place):
             return
-        _prepare()
+        with loading():
+            _prepare()
     _keep_secrets()
-    gc.collect()
-    gc.freeze()
     _watch_children()
     from pyspark import daemon
 
