@@ -11,6 +11,7 @@ number generators").
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import NewType
 
 WindowNumber = NewType("WindowNumber", int)
@@ -33,6 +34,9 @@ DEFAULT_KEY_GROUPS = 128
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 
+_KNOWN = 4096
+"""Names whose identity is kept: tasks ask for those of their edges with every batch."""
+
 
 def mix64(x: int) -> int:
     """Bijective, nonlinear scrambling of one 64-bit number."""
@@ -47,6 +51,7 @@ def mix(a: int, b: int) -> int:
     return mix64((a ^ mix64((b + _GOLDEN) & _MASK)) & _MASK)
 
 
+@lru_cache(_KNOWN)
 def name_id(name: str) -> int:
     """64-bit identity of a name (a source, an edge), equal in every process."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
@@ -70,6 +75,7 @@ def tuple_id(parent: int, ordinal: int, edge: int) -> int:
     return mix(parent ^ edge, ordinal)
 
 
+@lru_cache(_KNOWN)
 def edge_id(producer: str, consumer: str) -> int:
     """64-bit identity of the edge between two components, already scrambled."""
     return mix64(name_id(f"{producer}>{consumer}"))

@@ -181,8 +181,9 @@ class Windows(RuleBasedStateMachine):
         expected = self.model.results()
         assert results(self.state.rows()) == expected
         assert self.state.size == len(expected)
-        touched = results(self.state.rows(self.state.touched()))
-        assert touched == {key: expected[key] for key in self.touched}
+        rows = self.state.touched()
+        assert results(self.state.rows(rows)) == {key: expected[key] for key in self.touched}
+        assert self.state.hashes(rows).tolist() == self.state.hashes(rows.copy()).tolist()
 
 
 Windows.TestCase.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
@@ -204,6 +205,55 @@ def test_tables_grow_within_an_attempt_and_go_back() -> None:
     assert state.base().data == before
     state.update(first)
     assert set(state.rows().column("n").to_pylist()) == {2}
+
+
+@pytest.mark.parametrize("known", [0, 1_000, 19_000, 20_000, 40_000])
+def test_a_table_that_has_room_from_the_beginning_is_like_one_that_grew(known: int) -> None:
+    lines: list[Input] = [(f"w{n % 20_000}", n % 3, n, None, str(n)) for n in range(40_000)]
+    rows = [batch(lines[at : at + 3_000]) for at in range(0, 40_000, 3_000)]
+    met = make()
+    met.begin()
+    met.update(batch([(f"w{n}", 0, n, None, None) for n in range(known)]))
+    one, other = make(), make()
+    other.make_room(met.room)
+    for state in (one, other):
+        state.begin()
+        for some in rows:
+            state.update(some)
+    assert results(other.rows()) == results(one.rows())
+    assert other.room == one.room
+    assert other.base().data == one.base().data
+    # What is held already is never thrown away.
+    other.make_room(met.room)
+    assert results(other.rows()) == results(one.rows())
+
+
+def test_a_table_that_has_room_does_not_grow() -> None:
+    def numbers() -> AggregateState:
+        return AggregateState(INPUTS, KEYS, AGGREGATES[:-2], K)
+
+    rows = batch([(f"w{n}", 0, n, 0.5, None) for n in range(20_000)])
+    first, second = numbers(), numbers()
+    first.begin()
+    first.update(rows)
+    second.make_room(first.room)
+    before = second.size_bytes
+    second.begin()
+    second.update(rows)
+    assert second.size_bytes == before
+
+
+@pytest.mark.parametrize("some", [0, 1, 10, 300, 3_000])
+def test_rows_that_were_touched_come_in_order_be_they_few_or_many(some: int) -> None:
+    state = make()
+    state.begin()
+    state.update(batch([(f"w{n}", 0, n, None, None) for n in range(3_000)]))
+    state.commit()
+    chosen = np.random.default_rng(some).permutation(3_000)[:some].tolist()
+    state.update(batch([(f"w{n}", 0, n, None, None) for n in chosen]))
+    assert state.touched().tolist() == sorted(chosen)
+    state.update(batch([("another", 0, 1, None, None)]))
+    assert state.touched().tolist() == [*sorted(chosen), 3_000]
 
 
 def test_blobs_are_sorted_by_key_group() -> None:

@@ -21,6 +21,7 @@ from millrace.engine.task.crossings import Crossing, keyed_parts
 from millrace.protocol.types import Guarantee
 from millrace.state.keyed.aggregates import AggregateOverflowError
 from millrace.state.keyed.keys import hash_keys, key_groups
+from millrace.state.keyed.keytable import Room
 
 _PARTIAL = "+"
 
@@ -64,7 +65,9 @@ class Combiner:
         self.task, self.edge, self.component = task, edge, component
         self._groups = task.program.key_groups
         self._state = state_of(component, self._groups)
+        self._state.make_room(task.rooms.get(edge.name, Room()))
         self._state.begin()
+        self._hashes: Array | None = None
         mask = task.plan.uncombined.get(component.name, 0)
         self._apart = mask_array(mask, self._groups) if mask else None
         self._singles: list[Batch] = []
@@ -104,17 +107,20 @@ class Combiner:
     def partials(self) -> pa.RecordBatch:
         """Combined rows with an id each, booked as emitted to the window's own tree."""
         rows = self._state.partials()
+        self.task.rooms[self.edge.name] = self._state.room
         books = self.task.books
         if not books.tracked or not rows.num_rows:
             return rows
-        hashes = self._state.hashes()
-        ids = kernels.emit_alike(hashes, self.task.id.partition, self.edge.id)
+        self._hashes = self._state.hashes()
+        ids = kernels.emit_alike(self._hashes, self.task.id.partition, self.edge.id)
         books.net(self.edge.name).loose[0] ^= np.uint64(kernels.xor(ids))
         return rows.append_column(ID, pa.array(ids))
 
     def groups(self) -> Array:
-        """Key group of each combined row."""
-        return self._state.groups()
+        """Key group of each combined row of ``partials``."""
+        if self._hashes is None:
+            return self._state.groups()
+        return key_groups(self._hashes, self._groups)
 
     def _set_apart(self, batch: Batch) -> Batch:
         assert self._apart is not None

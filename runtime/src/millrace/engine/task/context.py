@@ -17,6 +17,7 @@ from millrace.engine.task.traces import Traces
 from millrace.errors import MillraceError, error_text, is_order
 from millrace.protocol.names import TaskObject
 from millrace.protocol.types import AttemptPlan, TaskId
+from millrace.state.keyed.keytable import Room
 
 
 @dataclass(slots=True)
@@ -24,7 +25,7 @@ class Task:
     """One task attempt: what it is to do and what it has booked so far.
 
     ``partitions`` is the number of partitions that share the key groups, 1 where one task plays
-    them all.
+    them all. ``rooms`` are what combined edges took in this process's last task, by their names.
     """
 
     program: Program
@@ -36,6 +37,7 @@ class Task:
     box: Box
     memory: WorkerMemory = field(default_factory=WorkerMemory)
     traces: Traces = field(default_factory=Traces)
+    rooms: dict[str, Room] = field(default_factory=dict)
 
     @property
     def final(self) -> bool:

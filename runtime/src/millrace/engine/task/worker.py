@@ -44,6 +44,7 @@ from millrace.sinks import Sink, open_sink
 from millrace.sinks.loader import sink_class
 from millrace.sources import Source, open_source
 from millrace.sources.loader import source_class
+from millrace.state.keyed.keytable import Room
 from millrace.topology.parts import Role
 
 
@@ -82,6 +83,7 @@ class ProcessToolbox:
         self.transport: Transport = load_object(program.transport, program.code_path)()
         self.states = StateHost()
         self.nets = NetPool()
+        self.rooms: dict[str, Room] = {}
         self._functions: dict[str, FunctionSpec] = {}
         self._folder = folder
         self.tables = {n: one for n, one in (tables or {}).items() if n in program.tables}
@@ -233,6 +235,7 @@ class TaskRun:
             failures=Failures(roots, {c.number: c.name for c in program.components.values()}),
             box=self.toolbox.box,
             memory=self.toolbox.memory,
+            rooms=self.toolbox.rooms,
         )
         self.services = begin_task(self.toolbox, job, self.task.id)
         self.state = TaskState(self.task, self.services.access, self.toolbox.states)

@@ -29,7 +29,7 @@ from millrace.state.keyed.blobs import Blob
 from millrace.state.keyed.keybytes import Array, check_key_type
 from millrace.state.keyed.keys import groups_in, shown_key
 from millrace.state.keyed.keys import key_groups as group_of
-from millrace.state.keyed.keytable import KeyTable
+from millrace.state.keyed.keytable import KeyTable, Room
 
 
 class AggregateState:
@@ -63,6 +63,8 @@ class AggregateState:
         self.columns = blobs.digest_of_columns(self.partial_schema, self.kind)
         self._kept_rows = 0
         self._undo: list[tuple[Array, list[tuple[Array, ...]]]] = []
+        self._in_order: Array | None = None
+        self._their_hashes: Array | None = None
         self._changing = False
 
     # -- schemas
@@ -94,6 +96,17 @@ class AggregateState:
         return self._table.size_bytes + ages + sum(a.size_bytes for a in self._accumulators)
 
     @property
+    def room(self) -> Room:
+        """What the keys take, for ``make_room`` of another."""
+        return self._table.room
+
+    def make_room(self, room: Room) -> None:
+        """Be as large at once as it will be; where nothing is held yet."""
+        keys = self._table.make_room(room)
+        for accumulator in self._accumulators if keys else ():
+            accumulator.reserve(0, keys)
+
+    @property
     def broken(self) -> bool:
         """Whether a change was interrupted half-way, so that nothing can be undone."""
         return self._changing
@@ -107,6 +120,7 @@ class AggregateState:
         self._table.begin()
         self._kept_rows = self._table.rows
         self._undo = []
+        self._in_order = self._their_hashes = None
         if self._ages is not None:
             self._ages.begin(time_ms)
 
@@ -146,9 +160,12 @@ class AggregateState:
         """Table rows (int64) that this attempt touched, each once, ascending.
 
         Reading rows in this order is several times as fast as in the order of touch; which row a
-        key has depends on what this process did before.
+        key has depends on what this process did before. Until more is touched it is one and the
+        same array.
         """
-        return np.sort(self._table.touched())
+        if self._in_order is None or len(self._in_order) != self._table.touched_count:
+            self._in_order, self._their_hashes = self._table.touched_in_order(), None
+        return self._in_order
 
     # -- reading
 
@@ -178,11 +195,15 @@ class AggregateState:
 
     def hashes(self, rows: Array | None = None) -> Array:
         """Key hashes (uint64) of table rows (None: all)."""
-        return self._table.hashes(rows)
+        if rows is None or rows is not self._in_order:
+            return self._table.hashes(rows)
+        if self._their_hashes is None:
+            self._their_hashes = self._table.hashes(rows)
+        return self._their_hashes
 
     def groups(self, rows: Array | None = None) -> Array:
         """Key groups (int64) of table rows (None: all)."""
-        return group_of(self._table.hashes(rows), self.key_groups)
+        return group_of(self.hashes(rows), self.key_groups)
 
     # -- blobs
 
@@ -303,7 +324,7 @@ class AggregateState:
             self._ages.load(found, times)
 
     def _blob(self, rows: Array) -> Blob:
-        order, starts = order_by_group(self._table.hashes(rows), self.key_groups)
+        order, starts = order_by_group(self.hashes(rows), self.key_groups)
         rows = rows[order]
         times = None if self._ages is None else self._ages.of(rows)
         return blobs.write_sorted(self.partials(rows), starts, self.kind, self._time_ms, times)

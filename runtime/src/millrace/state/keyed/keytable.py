@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +13,20 @@ from millrace.state.keyed.keybytes import Array, KeyBytes
 
 _SPARSE_SLOTS = 1 << 16
 """Below, slots are quadrupled when half full, else doubled: small tables are sparse and fast."""
+
+
+_SPARSE_SHARE = 32
+"""Rows that are fewer than one in so many are sorted; of more a mask is sooner made and read."""
+
+_ROOM_FROM = 1 << 12
+"""A table of fewer keys has soon grown to its size."""
+
+
+class Room(NamedTuple):
+    """How many keys a table has, and how many bytes they take."""
+
+    keys: int = 0
+    key_bytes: int = 0
 
 
 class KeyTable:
@@ -43,6 +57,28 @@ class KeyTable:
         held = (self._slots, self._meta, self._arena, self._touched)
         return sum(array.nbytes for array in held)
 
+    @property
+    def room(self) -> Room:
+        """What its keys take now."""
+        return Room(int(self._sizes[0]), int(self._sizes[1]))
+
+    def make_room(self, room: Room) -> int:
+        """Be as large at once as so many keys will need; for a table that is empty. Returns for how
+        many keys.
+
+        One that grows to a million keys looks up half a million of them once more, and copies all
+        that it has time and again.
+        """
+        if self.rows or room.keys < _ROOM_FROM:
+            return 0
+        keys = room.keys + room.keys // 8
+        slots = max(_SPARSE_SLOTS, 1 << (2 * keys).bit_length())
+        self._slots = np.zeros(slots, np.uint64)
+        self._meta = np.empty((keys, 4), np.int64)
+        self._arena = np.empty(room.key_bytes + room.key_bytes // 8 + 1, np.uint8)
+        self._touched = np.empty(keys, np.int64)
+        return keys
+
     def begin(self) -> None:
         """Start a round: no row is touched yet."""
         self._round += 1
@@ -58,6 +94,15 @@ class KeyTable:
         """Copy of the rows (int64) touched in this round, in that order, without the first
         ``since``."""
         return self._touched[since : int(self._sizes[2])].copy()
+
+    def touched_in_order(self) -> Array:
+        """The rows (int64) touched in this round, ascending."""
+        touched = self._touched[: self.touched_count]
+        if len(touched) * _SPARSE_SHARE < self.rows:
+            return np.sort(touched)
+        mask = np.zeros(self.rows, bool)
+        mask[touched] = True
+        return np.flatnonzero(mask)
 
     def find_or_insert(self, columns: Sequence[pa.Array]) -> Array:
         """Row of each key (int64), new ones for new keys; marks the rows as touched."""

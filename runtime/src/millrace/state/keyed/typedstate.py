@@ -116,7 +116,7 @@ class TypedState(ABC):
 
     def touched(self) -> Array:
         """Table rows (int64) that this attempt touched, each once, ascending."""
-        return np.sort(self._table.touched())
+        return self._table.touched_in_order()
 
     def groups(self, rows: Array) -> Array:
         """Key groups (int64) of table rows."""

@@ -49,13 +49,15 @@ class MergeStep(CombiningStep):
             for shard, part in self._by_shard(rows):
                 state = self._open(states, shard)
                 try:
-                    self._belong(shard, state, state.merge(part))
+                    state.merge(part)
                 except AggregateOverflowError as overflow:
                     report_overflow(self.task, self.component, overflow)
             if ids is not None:
                 self.task.books.net(edge.name).loose[0] ^= np.uint64(kernels.xor(ids))
         self._partials = []
         contributors = self._merge_singles(states)
+        for shard, state in states.items():
+            self._belong(shard, state)
         self._touched = None
         if self.component.emit_final:
             self._emit_final(states)
@@ -79,7 +81,7 @@ class MergeStep(CombiningStep):
                 mine = rows if chosen is None else rows.take(pa.array(chosen))
                 state = self._open(states, shard)
                 try:
-                    found = self._belong(shard, state, state.update(mine))
+                    found = state.update(mine)
                 except AggregateOverflowError as overflow:
                     overflows.setdefault(overflow.hashed, overflow)
                     continue
@@ -140,15 +142,14 @@ class MergeStep(CombiningStep):
         shard_of = groups % len(shards)
         return [(s, found) for s in shards if (found := np.flatnonzero(shard_of == s)).size]
 
-    def _belong(self, shard: int, state: AggregateState, found: Array) -> Array:
+    def _belong(self, shard: int, state: AggregateState) -> None:
         """Refuse keys that belong to another partition. Raises ``EnvelopeError``."""
-        strangers = state.groups(found) % self.task.program.parallelism != shard
+        strangers = state.groups(state.touched()) % self.task.program.parallelism != shard
         if strangers.any():
             raise EnvelopeError(
-                f"partition {shard} of {self.name!r} got {int(strangers.sum())} rows of keys that "
-                "belong to another partition"
+                f"partition {shard} of {self.name!r} got {int(strangers.sum())} keys that belong "
+                "to another partition"
             )
-        return found
 
     def _fail_singles(
         self,
@@ -172,12 +173,12 @@ class MergeStep(CombiningStep):
         touched = state.touched()
         if not touched.size:
             return
-        anchored = np.zeros(touched.size, bool)
         if contributors:
             named = np.unique(np.concatenate([found for found, _ in contributors]))
             anchored = np.isin(touched, named)
             self._emit_anchored(state, touched[anchored], contributors)
-        self._emit_tree(state, touched[~anchored])
+            touched = touched[~anchored]
+        self._emit_tree(state, touched)
 
     def _emit_final(self, states: dict[int, AggregateState]) -> None:
         if not self.task.final:
