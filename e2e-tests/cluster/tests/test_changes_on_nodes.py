@@ -186,7 +186,7 @@ def test_executors_come_when_records_wait(campaign: Campaign) -> None:
     space = campaign.space
     before = uids(space, Role.DRIVER)
     executors = {"instances": 1, "min": 1, "max": 2}
-    space.patch({"window": {"maxRecords": 50}, "spark": {"executors": executors}})
+    space.patch({"window": {"maxRecords": 10}, "spark": {"executors": executors}})
     await_event(space, "EditedWithRestart", "spec.spark.executors")
     driver = partial(uids, space, Role.DRIVER)
     until(lambda: driver() and not driver() & before, "another driver", WAIT_S, 0.5)
