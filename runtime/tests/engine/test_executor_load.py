@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
 from millrace.engine.driver.home.executorload import (
@@ -15,7 +18,10 @@ from millrace.engine.driver.home.executorload import (
     Pressure,
     executors_for,
 )
+from millrace.engine.driver.process import DriverProcess
+from millrace.engine.jobs.runner import SMALL_WINDOW_ROOTS
 
+ROOT = Path(__file__).parents[3]
 BOUNDS = ExecutorBounds(1, 8)
 
 
@@ -48,6 +54,24 @@ def test_a_lag_that_stays_brings_more_up_to_the_most() -> None:
 def test_no_more_come_than_there_are_tasks_for() -> None:
     assert Watched(2).goes_on(5.0, 1.0, 10 * GROW_AFTER_S, useful=3) == [3]
     assert Watched(2, ExecutorBounds(2, 8)).goes_on(5.0, 1.0, 10 * GROW_AFTER_S, useful=1) == []
+
+
+@pytest.mark.parametrize(("records", "tasks"), [(SMALL_WINDOW_ROOTS, 1), (5_000, 8)])
+def test_windows_that_are_one_task_bring_nobody(records: int, tasks: int) -> None:
+    looked: list[tuple[float, bool, int]] = []
+    settings = SimpleNamespace(max_records=records)
+    driver = SimpleNamespace(
+        _scaling=SimpleNamespace(look=lambda *seen: looked.append(seen[:3])),
+        _performing=SimpleNamespace(between=None),
+        _planner=SimpleNamespace(lag_records=10 * records),
+        _spark=SimpleNamespace(done=lambda: True),
+        _machine=SimpleNamespace(windows=SimpleNamespace(settings=settings, attempt=None)),
+        _tuner=SimpleNamespace(newest=SimpleNamespace(parallelism=8)),
+    )
+    DriverProcess._scale(driver)  # type: ignore[arg-type]
+    assert looked == [(10.0, False, tasks)]
+    text = " ".join((ROOT / "docs" / "operations.md").read_text().split())
+    assert f"`spec.window.maxRecords` of up to {SMALL_WINDOW_ROOTS:,} each window is" in text
 
 
 def test_a_burst_brings_nobody() -> None:

@@ -39,7 +39,7 @@ from millrace.engine.driver.stores import Stores
 from millrace.engine.driver.verdicts import Verdicts
 from millrace.engine.jobs.executors import have_executors
 from millrace.engine.jobs.refusals import Refusals
-from millrace.engine.jobs.runner import SMALL_WINDOW_ROOTS, AttemptRunner
+from millrace.engine.jobs.runner import SMALL_WINDOW_ROOTS, AttemptRunner, most_tasks
 from millrace.engine.jobs.start import StartedSpark, start_spark
 from millrace.engine.jobs.starttimes import StartTimes
 from millrace.engine.program.cutting import IN_TURN
@@ -422,7 +422,7 @@ class DriverProcess:
         if lag is None:  # a source cannot say it
             return
         waiting = lag / windows.settings.max_records
-        tasks = self._tuner.newest.parallelism
+        tasks = most_tasks(windows.settings.max_records, self._tuner.newest.parallelism)
         scaling.look(waiting, windows.attempt is not None, tasks, performer.between)
 
     def _resized(self, window: Window) -> None:

@@ -84,6 +84,11 @@ SMALL_WINDOW_ROOTS = 4_096
 """A window of at most so many roots runs as one task."""
 
 
+def most_tasks(window_roots: int, parallelism: int) -> int:
+    """How many tasks a window of at most so many roots has at a time."""
+    return 1 if window_roots <= SMALL_WINDOW_ROOTS else parallelism
+
+
 class AttemptDied(Exception):  # noqa: N818 an outcome of an attempt, not a fault of ours
     """A window attempt ended without results.
 
