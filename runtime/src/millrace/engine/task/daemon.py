@@ -44,16 +44,14 @@ def main() -> None:
     """Prepare, then serve forks until Spark closes standard input."""
     stacks.write_on_request()
     if sys.argv[1:2] == [AHEAD]:
-        with loading():
-            _prepare()
+        _prepare()
         if not handover.take_over(socket.socket(fileno=int(sys.argv[2]))):
             return
     else:
         place = os.environ.get(PLACE_VARIABLE)
         if place and handover.hand_over(place):
             return
-        with loading():
-            _prepare()
+        _prepare()
     _keep_secrets()
     _watch_children()
     from pyspark import daemon
@@ -63,13 +61,14 @@ def main() -> None:
 
 
 def _prepare() -> None:
-    from millrace import pandaslater
+    with loading():
+        from millrace import pandaslater
 
-    pandaslater.put_off()
+        pandaslater.put_off()
 
-    from millrace.engine.task.warm import warm_up
+        from millrace.engine.task.warm import warm_up
 
-    warm_up()
+        warm_up()
     # Rows are dicts by the hundred thousand: the default looks through them after every 700.
     gc.set_threshold(_YOUNG_OBJECTS, 20, 100)
 
