@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from millrace.crash import PREPARING_POINTS
-from millrace.engine.jobs.runner import SMALL_WINDOW_ROOTS
+from millrace.engine.jobs.sizes import MOST_ROOTS
 from millrace_e2e import checker, feed, harness, ledger
 from millrace_e2e.checker import Promise
 from millrace_e2e.harness import Place, running
 from millrace_e2e.topologies import remembered
 
-WINDOW = SMALL_WINDOW_ROOTS + 904
+WINDOW = MOST_ROOTS + 904
 WINDOWS = 4
 SEED = 11
 GOOD = (feed.OK, feed.FLAKY)

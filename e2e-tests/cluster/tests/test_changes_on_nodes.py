@@ -14,9 +14,17 @@ from pathlib import Path
 
 import pytest
 from chart_command import Shell, block
-from words_on_nodes import NAME, WAIT_S, WORDS, Campaign, Space, campaign_of, counted
+from words_on_nodes import (
+    NAME,
+    TARRYING,
+    WAIT_S,
+    WORDS,
+    Campaign,
+    Space,
+    campaign_of,
+    counted,
+)
 
-from millrace.engine.jobs.runner import SMALL_WINDOW_ROOTS
 from millrace.homes.pods import PERIODIC_LABEL, TOPOLOGY_LABEL, Role
 from millrace_e2e.waiting import until
 
@@ -30,7 +38,7 @@ SPEC = {
 SECOND, SNAPSHOT = "wordcount-2", "before"
 PAUSED = "millrace.dev/paused"
 KEPT = 2
-BURST_FILES = 40
+SLOW_LINES, SLOW_WINDOWS = 500, 120
 
 pytestmark = pytest.mark.timeout(2_400)
 
@@ -184,21 +192,19 @@ def _summary(space: Space) -> str:
 
 
 def test_executors_come_when_records_wait(campaign: Campaign) -> None:
-    """One executor is behind with a burst, in the smallest windows that are several tasks."""
+    """One executor is behind with windows of few lines that take long: they become several tasks,
+    which two executors run at once."""
     space = campaign.space
     before = uids(space, Role.DRIVER)
     executors = {"instances": 1, "min": 1, "max": 2}
-    smallest = SMALL_WINDOW_ROOTS + 1
-    space.patch({"window": {"maxRecords": smallest}, "spark": {"executors": executors}})
+    space.patch({"window": {"maxRecords": SLOW_LINES}, "spark": {"executors": executors}})
     await_event(space, "EditedWithRestart", "spec.spark.executors")
     driver = partial(uids, space, Role.DRIVER)
     until(lambda: driver() and not driver() & before, "another driver", WAIT_S, 0.5)
     space.await_ready()
     executors_told = partial(_summary, space)
     until(lambda: executors_told() == "1/1", "one executor", WAIT_S, 0.5)
-    lines = [" ".join(WORDS[:6])] * 10 * smallest
-    for _ in range(BURST_FILES):
-        campaign.words.write(*lines)
+    campaign.words.write(*[" ".join((TARRYING, *WORDS[:6]))] * SLOW_LINES * SLOW_WINDOWS)
     await_event(space, "ExecutorsScaled", "2 executors instead of 1")
     until(lambda: executors_told() == "2/2", "another executor", WAIT_S, 0.5)
     assert len(space.pods(Role.EXECUTOR)) == 2

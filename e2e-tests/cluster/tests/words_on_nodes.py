@@ -49,7 +49,9 @@ SEED = 7
 WORDS = [f"w{number}" for number in range(97)] + ["mill", "race"]
 LINES, PAUSE_S = 3_000, 1.0
 DEADLY = "deadly"
-"""A line of this word alone ends the worker that splits it, where the code is ``deadly``."""
+"""A line of this word alone ends the worker that splits it, where the code is ``special``."""
+TARRYING, TARRIES_S = "tarry", 0.001
+"""A line with this word at its beginning takes so long there."""
 
 JUDGED = """
 from collections import Counter
@@ -302,19 +304,25 @@ def larger(documents: Sequence[Manifest], space: str, spec: Manifest) -> Iterato
             own = {**one["spec"], **LARGER, **spec, "sources": [{**source, "files": files}]}
             yield {**one, "metadata": metadata, "spec": own}
         elif "wordcount.py" in one.get("data", {}):
-            code = {"wordcount.py": deadly(one["data"]["wordcount.py"])}
+            code = {"wordcount.py": special(one["data"]["wordcount.py"])}
             yield {**one, "metadata": metadata, "data": code}
         else:
             yield {**one, "metadata": metadata}
 
 
-def deadly(code: str) -> str:
-    """The example's code, but that a line of one word ends the worker."""
+def special(code: str) -> str:
+    """The example's code, but that some lines end the worker or take long."""
     head, first, rest = code.replace(
-        "import pyarrow as", "import os\n\nimport pyarrow as", 1
+        "import pyarrow as", "import os\nimport time\n\nimport pyarrow as", 1
     ).partition("    words = ")
-    found = f'pc.any(pc.equal(batch.column("value"), "{DEADLY}")).as_py()'
-    return f"{head}    if {found}:\n        os._exit(7)\n{first}{rest}"
+    lines = 'batch.column("value")'
+    added = f"""\
+    if pc.any(pc.equal({lines}, "{DEADLY}")).as_py():
+        os._exit(7)
+    tarrying = pc.starts_with({lines}, "{TARRYING} ")
+    time.sleep({TARRIES_S} * (pc.sum(tarrying).as_py() or 0))
+"""
+    return f"{head}{added}{first}{rest}"
 
 
 _SHARED = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}

@@ -192,6 +192,24 @@ def test_between_batches_the_clock_stands(page):
     assert not page.note().busy
 
 
+def test_how_long_user_code_has_had_tuples_is_kept_for_each_task(page):
+    seconds = iter([10.0, 10.5, 20.0, 20.25, 30.0, 30.0])
+    box = Box(page, timeout_s=None, monotonic_s=lambda: next(seconds))
+    note = Note(os.getpid(), 3, 9, 1, 0, 1)
+    box.task(note)
+    for _ in range(2):
+        box.begin("split", (4, 8), batch=True)
+        box.end()
+    assert box.worked_s == 0.75
+    box.begin("split")  # without any
+    box.end()
+    assert box.worked_s == 0.75
+    box.begin("split", batch=True)
+    box.task(note)
+    box.end()
+    assert box.worked_s == 0.0
+
+
 def test_half_a_note_is_no_note_and_another_processes_is_none_of_this(page):
     assert page.note() is None
     box = Box(page, None)

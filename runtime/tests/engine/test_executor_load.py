@@ -19,7 +19,7 @@ from millrace.engine.driver.home.executorload import (
     executors_for,
 )
 from millrace.engine.driver.process import DriverProcess
-from millrace.engine.jobs.runner import SMALL_WINDOW_ROOTS
+from millrace.engine.jobs.sizes import MOST_ROOTS, WindowSizes
 
 ROOT = Path(__file__).parents[3]
 BOUNDS = ExecutorBounds(1, 8)
@@ -56,22 +56,25 @@ def test_no_more_come_than_there_are_tasks_for() -> None:
     assert Watched(2, ExecutorBounds(2, 8)).goes_on(5.0, 1.0, 10 * GROW_AFTER_S, useful=1) == []
 
 
-@pytest.mark.parametrize(("records", "tasks"), [(SMALL_WINDOW_ROOTS, 1), (5_000, 8)])
-def test_windows_that_are_one_task_bring_nobody(records: int, tasks: int) -> None:
+@pytest.mark.parametrize("records", [MOST_ROOTS, MOST_ROOTS + 1])
+def test_a_driver_asks_how_many_tasks_a_full_window_has(records: int) -> None:
     looked: list[tuple[float, bool, int]] = []
     settings = SimpleNamespace(max_records=records)
     driver = SimpleNamespace(
         _scaling=SimpleNamespace(look=lambda *seen: looked.append(seen[:3])),
         _performing=SimpleNamespace(between=None),
         _planner=SimpleNamespace(lag_records=10 * records),
-        _spark=SimpleNamespace(done=lambda: True),
+        _runner=WindowSizes(),
         _machine=SimpleNamespace(windows=SimpleNamespace(settings=settings, attempt=None)),
         _tuner=SimpleNamespace(newest=SimpleNamespace(parallelism=8)),
     )
     DriverProcess._scale(driver)  # type: ignore[arg-type]
-    assert looked == [(10.0, False, tasks)]
-    text = " ".join((ROOT / "docs" / "operations.md").read_text().split())
-    assert f"`spec.window.maxRecords` of up to {SMALL_WINDOW_ROOTS:,} each window is" in text
+    assert looked == [(10.0, False, 1 if records == MOST_ROOTS else 8)]
+
+
+def test_a_driver_that_has_run_nothing_asks_for_nobody() -> None:
+    driver = SimpleNamespace(_scaling=1, _performing=1, _planner=1, _runner=None)
+    DriverProcess._scale(driver)  # type: ignore[arg-type]
 
 
 def test_a_burst_brings_nobody() -> None:

@@ -16,8 +16,9 @@ import pytest
 from engine_support import STAMP, SparkWindows, compiled, write_lines
 
 from millrace.engine.jobs import runner
-from millrace.engine.jobs.runner import SMALL_WINDOW_ROOTS, AttemptDied
+from millrace.engine.jobs.runner import AttemptDied
 from millrace.engine.jobs.session import SessionSettings, build_session
+from millrace.engine.jobs.sizes import MOST_ROOTS
 from millrace.engine.program.schema import OutputError
 from millrace.engine.program.sql import SqlAnalyser
 from millrace.errors import TopologyError
@@ -217,11 +218,6 @@ def test_a_first_pass_that_does_more_than_read_is_not_run_before(windows, tmp_pa
     assert run.prepared is None
 
 
-def test_the_text_names_the_least_window_that_begins_before(windows):
-    text = (Path(__file__).parents[3] / "docs" / "guarantees.md").read_text()
-    assert f"more than {SMALL_WINDOW_ROOTS:,} records" in " ".join(text.split())
-
-
 def test_small_and_large_windows_go_on_with_the_same_state(windows, tmp_path):
     (tmp_path / "texts").mkdir()
     run = windows(COUNT, small=50)
@@ -233,6 +229,34 @@ def test_small_and_large_windows_go_on_with_the_same_state(windows, tmp_path):
     totals = {r["word"]: r["n"] for r in outcome.rows["rows"]}
     assert totals == {w: n for w, n in WORDS.items() if w in totals}
     assert "alpha" in totals
+
+
+def test_few_records_are_several_tasks_once_user_code_is_known_to_take_long(windows, tmp_path):
+    """Until the program is another one."""
+    run = windows(one_step("wordsteps:pause"), MOST_ROOTS)
+    (tmp_path / "texts").mkdir()
+    shapes = []
+    for number in range(6):
+        if number == 5:
+            run.runner.use(replace(run.program, tuple_timeout_s=29.0))
+        write_lines(tmp_path, ["0.02"] * 20, f"{number}.txt")
+        assert run.go().verdict.complete
+        shapes.append(run.shape)
+    assert shapes == [(1,)] * 3 + [(2,)] * 2 + [(1,)]
+
+
+def test_a_first_pass_that_ran_before_is_gone_on_with_whatever_was_learned_since(
+    windows, tmp_path, monkeypatch
+):
+    write_lines(tmp_path, LINES)
+    run = windows(COUNT, MOST_ROOTS)
+    one_task = iter([False, True])
+    monkeypatch.setattr(run.runner._sizes, "one_task", lambda _: next(one_task, True))
+
+    run.prepares = True
+    assert run.go().verdict.complete
+    assert run.prepared is not None
+    assert run.shape == (2, 2, 2)
 
 
 def test_a_large_job_leaves_no_file_behind(windows, tmp_path, spark):

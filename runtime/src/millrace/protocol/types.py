@@ -425,7 +425,8 @@ class TaskReport:
     ``read`` are the tasks whose envelopes it read, ``roots_read`` the (first sequence, count)
     runs that a source task read, ``holes`` those among them that carry no record;
     ``partitions`` the slices of the ack log it wrote to;
-    ``combined_failures`` the key groups, by processor, that failed after a combine.
+    ``combined_failures`` the key groups, by processor, that failed after a combine. ``worked_s``
+    is for how many seconds user code, or what parses JSON or computes SQL in its place, had tuples.
     """
 
     task: TaskId
@@ -437,6 +438,7 @@ class TaskReport:
     staged: tuple[Staged, ...] = ()
     failed: tuple[FailedRoot, ...] = ()
     combined_failures: tuple[tuple[str, int, str], ...] = ()
+    worked_s: float = 0.0
 
 
 UNSAID_SLICES = 16

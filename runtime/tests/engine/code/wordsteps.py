@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +21,13 @@ def split(line):
 def split_batch(batch):
     words = pc.split_pattern(batch.column("value"), " ")
     return {"word": words.flatten()}, pc.list_parent_indices(words)
+
+
+@row(output="word string")
+def pause(line):
+    """Takes as many seconds as the line says."""
+    time.sleep(float(line["value"]))
+    return {"word": line["value"]}
 
 
 @row(output="word string, n long")

@@ -39,7 +39,8 @@ from millrace.engine.driver.stores import Stores
 from millrace.engine.driver.verdicts import Verdicts
 from millrace.engine.jobs.executors import have_executors
 from millrace.engine.jobs.refusals import Refusals
-from millrace.engine.jobs.runner import SMALL_WINDOW_ROOTS, AttemptRunner, most_tasks
+from millrace.engine.jobs.runner import AttemptRunner
+from millrace.engine.jobs.sizes import MOST_ROOTS
 from millrace.engine.jobs.start import StartedSpark, start_spark
 from millrace.engine.jobs.starttimes import StartTimes
 from millrace.engine.program.cutting import IN_TURN
@@ -118,9 +119,9 @@ def settings_of(topology: StreamTopology, uid: str) -> Settings:
 
 
 def _prepares_from(guarantee: Guarantee) -> int | None:
-    """Smaller windows are over sooner than anything could be prepared beside them. A record that is
-    to be processed at most once is counted as read before anybody looks at it."""
-    return None if guarantee is Guarantee.AT_MOST_ONCE else SMALL_WINDOW_ROOTS + 1
+    """Smaller windows are mostly one task, of which nothing is prepared. A record that is to be
+    processed at most once is counted as read before anybody looks at it."""
+    return None if guarantee is Guarantee.AT_MOST_ONCE else MOST_ROOTS + 1
 
 
 class DriverProcess:
@@ -415,14 +416,15 @@ class DriverProcess:
         scaling, performer, planner = self._scaling, self._performing, self._planner
         if scaling is None or performer is None or planner is None:
             return
-        if self._spark is None or not self._spark.done():
+        runner = self._runner
+        if runner is None:  # nothing has run yet
             return
         windows = self._machine.windows
         lag = planner.lag_records
         if lag is None:  # a source cannot say it
             return
         waiting = lag / windows.settings.max_records
-        tasks = most_tasks(windows.settings.max_records, self._tuner.newest.parallelism)
+        tasks = runner.most_tasks(windows.settings.max_records, self._tuner.newest.parallelism)
         scaling.look(waiting, windows.attempt is not None, tasks, performer.between)
 
     def _resized(self, window: Window) -> None:
@@ -503,7 +505,7 @@ class DriverProcess:
 
     def _committed(self, record: Record) -> None:
         self._reached("record read")
-        point = self._point(record)
+        point = self._statistics.crash_point(record)
         crash.reached(point)
         if point == SEALED:
             self._reached("window sealed")
@@ -512,9 +514,6 @@ class DriverProcess:
         self._statistics.committed(record, view)
         if self._clock_watch is not None:
             self._clock_watch.committed(record)
-
-    def _point(self, record: Record) -> str:
-        return self._statistics.what_changed(record)
 
     def _code(self, stop: e.Stop) -> int:
         """The code of what it ends for; whatever else went wrong before has no part in it."""

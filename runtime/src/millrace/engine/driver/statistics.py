@@ -72,7 +72,7 @@ class Statistics:
         """The same for Prometheus, and what is counted beside them."""
         return self._figures.samples(self.status)
 
-    def what_changed(self, record: Record) -> str:
+    def crash_point(self, record: Record) -> str:
         """Name of the crash point that a committed record stands for."""
         before = self._record
         if before is None:

@@ -1,6 +1,6 @@
 """Runs window attempts in Spark.
 
-A window of few roots is one task that runs every pass, in the worker of a task that stays
+A small window (``sizes``) is one task that runs every pass, in the worker of a task that stays
 (``resident``) where nothing of it is computed in the JVM; a larger one is one job whose stages are
 the passes, joined by envelopes. Nothing is cached, nothing runs twice.
 """
@@ -29,6 +29,7 @@ from millrace.engine.jobs.jvm import private_folder
 from millrace.engine.jobs.notices import await_deaths
 from millrace.engine.jobs.resident import NotResidentError, Resident
 from millrace.engine.jobs.session import FOLDER, SHIPPED, sql_session
+from millrace.engine.jobs.sizes import MOST_ROOTS, WindowSizes
 from millrace.engine.program import kit as kit_files
 from millrace.engine.program.cutting import cut_intent
 from millrace.engine.program.kit import Kit
@@ -79,14 +80,6 @@ Entry = Callable[[int, Iterable[bytes]], Iterator[Any]]
 
 Frames = Callable[[Iterable[Any]], Iterator[Any]]
 """One end, in a Python worker, of a pass with SQL steps: batches in, batches out."""
-
-SMALL_WINDOW_ROOTS = 4_096
-"""A window of at most so many roots runs as one task."""
-
-
-def most_tasks(window_roots: int, parallelism: int) -> int:
-    """How many tasks a window of at most so many roots has at a time."""
-    return 1 if window_roots <= SMALL_WINDOW_ROOTS else parallelism
 
 
 class AttemptDied(Exception):  # noqa: N818 an outcome of an attempt, not a fault of ours
@@ -143,7 +136,8 @@ class AttemptRunner:
     may ``prepare`` of the attempt that is next.
 
     ``services`` says how tasks reach the state servers and the ack log, and is asked for each
-    attempt, since the view may have changed. ``reached`` is told each step of one.
+    attempt, since the view may have changed. ``reached`` is told each step of one. No window of
+    more than ``most_roots`` is one task.
     """
 
     def __init__(
@@ -152,7 +146,7 @@ class AttemptRunner:
         program: Program,
         sources: Mapping[str, Source],
         services: Callable[[], Services],
-        small_window_roots: int = SMALL_WINDOW_ROOTS,
+        most_roots: int = MOST_ROOTS,
         reached: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._context = spark
@@ -160,7 +154,7 @@ class AttemptRunner:
         self._program = program
         self._sources = sources
         self._services = services
-        self._small = small_window_roots
+        self._sizes = WindowSizes(most_roots)
         self._reached = reached
         self._current: AttemptId | None = None
         jvm = self._context._jvm
@@ -179,15 +173,20 @@ class AttemptRunner:
         """Run the attempts from now on by it; for the thread that calls ``run``."""
         if program != self._program:
             self._program = program
+            self._sizes.forget()
+
+    def most_tasks(self, roots: int, parallelism: int) -> int:
+        """How many tasks a window of at most so many roots has at a time."""
+        return self._sizes.most_tasks(roots, parallelism)
 
     def prepare(self, plan: AttemptPlan) -> FirstPassRun | None:
         """Begin with the first pass of an attempt, while another attempt runs or is judged.
 
-        None where that pass keeps state, shows something, or runs in the JVM: all of it then runs
-        when its turn has come. Raises what ``run`` raises.
+        None where the attempt is one task, or that pass keeps state, shows something, or runs in
+        the JVM: all of it then runs when its turn has come. Raises what ``run`` raises.
         """
         program = self._program
-        if plan.intent.roots <= self._small or not _reads_only(program):
+        if self._sizes.one_task(plan.intent.roots) or not _reads_only(program):
             return None
         services = self._services()
         try:
@@ -210,7 +209,7 @@ class AttemptRunner:
         Raises ``AttemptDied``, or another ``MillraceError`` where running again cannot help
         (a source that lost its data, a sink that refuses).
         """
-        whole = plan.intent.roots <= self._small
+        whole = first is None and self._sizes.one_task(plan.intent.roots)
         services = self._services()
         self._cancelled &= {plan.id}  # others are over
         try:
@@ -249,8 +248,10 @@ class AttemptRunner:
             raise AttemptDied(str(error)) from error
         except (Py4JError, PySparkException, OSError) as error:
             raise self._failed(plan, services, error) from error
-        shape = (1,) if whole else (tasks,) * len(self._program.passes)
-        return AttemptResult(shape, tuple({r.task: r for r in reports}.values()))
+        shape = (1,) if whole else (tasks,) * len(program.passes)
+        used = tuple({r.task: r for r in reports}.values())
+        self._sizes.ran(plan.intent, shape, used)
+        return AttemptResult(shape, used)
 
     def cancel(self, attempt: AttemptId) -> None:
         """End this attempt soon, if it runs or is about to; its ``run`` raises ``AttemptDied``."""

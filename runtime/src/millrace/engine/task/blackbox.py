@@ -16,6 +16,7 @@ import mmap
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
 from millrace.ids import NO_WINDOW, Epoch, Execution, WindowAttempt, WindowNumber
@@ -146,16 +147,26 @@ class Box:
     task at a time uses it.
     """
 
-    def __init__(self, page: Page | None, timeout_s: float | None) -> None:
+    def __init__(
+        self,
+        page: Page | None,
+        timeout_s: float | None,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._timeout_s = timeout_s
+        self._monotonic_s = monotonic_s
         self.due_s = math.inf
         """From when on, by ``time.monotonic``, whoever sees progress is to tell of it."""
+        self.worked_s = 0.0
+        """For how many seconds user code has had tuples in this task."""
         self._page = page
         self._task = Note(os.getpid(), Execution(0), NO_WINDOW, WindowAttempt(0), 0, 0)
+        self._working_since_s: float | None = None
 
     def task(self, note: Note, recipient: Recipient | None = None) -> None:
         """A task begins."""
         self._task = note
+        self.worked_s, self._working_since_s = 0.0, None
         if self._page is not None:
             self._page.write_recipient(recipient.encode() if recipient is not None else b"")
         self._write(note)
@@ -168,17 +179,21 @@ class Box:
         ``batch``: it is user code that gets tuples.
         """
         self._write(replace(self._task, processor=processor, roots=roots, batch=batch))
+        self._working_since_s = self._monotonic_s() if batch else None
         self.progress()
 
     def progress(self) -> None:
         """The batch goes on: the time starts again."""
         if self._timeout_s is not None:
             signal.setitimer(signal.ITIMER_REAL, self._timeout_s)
-            self.due_s = time.monotonic() + self._timeout_s / _PROOFS
+            self.due_s = self._monotonic_s() + self._timeout_s / _PROOFS
 
     def end(self) -> None:
         """User code has returned."""
         self._disarm()
+        if self._working_since_s is not None:
+            self.worked_s += self._monotonic_s() - self._working_since_s
+            self._working_since_s = None
         self._write(self._task)
 
     def idle(self) -> None:

@@ -83,7 +83,7 @@ class ProcessToolbox:
         self.transport: Transport = load_object(program.transport, program.code_path)()
         self.states = StateHost()
         self.nets = NetPool()
-        self.rooms: dict[str, Room] = {}
+        self.rooms: dict[str, tuple[int, Room]] = {}
         self._functions: dict[str, FunctionSpec] = {}
         self._folder = folder
         self.tables = {n: one for n, one in (tables or {}).items() if n in program.tables}
@@ -274,6 +274,7 @@ class TaskRun:
             staged=output.staged,
             failed=self.task.failures.failed,
             combined_failures=self.task.failures.combined,
+            worked_s=self.task.box.worked_s,
         )
         return replace(report, partitions=send_acks(self.task, self.services))
 

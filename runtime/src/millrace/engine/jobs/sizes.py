@@ -1,0 +1,79 @@
+"""Whether a window is one task or several.
+
+One task costs no Spark job and exchanges nothing, which is most of what a small window would cost.
+Several have more cores, which pays where user code takes long, however few records there are.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import median
+
+from millrace.protocol.types import Intent, TaskReport
+
+MOST_ROOTS = 4_096
+"""A window of more roots is several tasks, however little user code does."""
+
+GAIN_S = 0.1
+"""By so much at least are several tasks to be sooner done with user code than one."""
+
+_WINDOWS = 3
+_TELLING_ROOTS = 100
+"""What user code takes for fewer, if it is soon done, is what a call costs, and not a root."""
+
+
+class WindowSizes:
+    """Knows what user code took in the last windows of a program, as one task and as several.
+
+    One thread tells it of windows, any may ask. ``most_roots``: no larger window is one task.
+    """
+
+    def __init__(self, most_roots: int = MOST_ROOTS) -> None:
+        self._most_roots = most_roots
+        self.forget()
+
+    def forget(self) -> None:
+        """The program is another one."""
+        self._alone_s: tuple[float, ...] = ()
+        self._shared_s: tuple[float, ...] = ()
+
+    def ran(self, intent: Intent, shape: Sequence[int], reports: Sequence[TaskReport]) -> None:
+        """An attempt has run; ``shape[k]`` counts the tasks of pass k. Roots that are replayed may
+        be unlike others."""
+        roots = intent.roots
+        if not intent.ranges or not roots:
+            return
+        passes: dict[int, list[float]] = defaultdict(list)
+        for report in reports:
+            passes[report.task.pass_no].append(report.worked_s)
+        whole_s = sum(sum(tasks) for tasks in passes.values())
+        if roots < _TELLING_ROOTS and whole_s <= GAIN_S and self.one_task(roots):
+            return
+        if max(shape) == 1:
+            self._alone_s = _last(self._alone_s, whole_s / roots)
+            return
+        self._shared_s = _last(self._shared_s, sum(map(max, passes.values())) / roots)
+        if self._alone_s and whole_s / roots < median(self._alone_s):
+            # One task would not take longer than all of them together.
+            self._alone_s = _last(self._alone_s, whole_s / roots)
+
+    def one_task(self, roots: int) -> bool:
+        """Whether a window of so many roots is one task: several would hardly be sooner done. One
+        that is slower or quicker than those before and behind it says nothing."""
+        alone_s, shared_s = self._alone_s, self._shared_s
+        if roots > self._most_roots:
+            return False
+        if roots == 1 or len(alone_s) < _WINDOWS:
+            return True
+        tried = len(shared_s) == _WINDOWS
+        gain_s = median(alone_s) - (median(shared_s) if tried else 0.0)
+        return roots * gain_s <= GAIN_S
+
+    def most_tasks(self, roots: int, parallelism: int) -> int:
+        """How many tasks a window of at most so many roots has at a time."""
+        return 1 if self.one_task(roots) else parallelism
+
+
+def _last(before: tuple[float, ...], one: float) -> tuple[float, ...]:
+    return (*before, one)[-_WINDOWS:]

@@ -1,0 +1,147 @@
+"""Whether a window is one task or several, by what user code took before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from millrace.engine.driver.process import settings_of
+from millrace.engine.jobs.sizes import GAIN_S, MOST_ROOTS, WindowSizes
+from millrace.protocol.types import Intent, Replay, RootRange, TaskId, TaskReport
+from millrace.topology.load import load
+
+ROOT = Path(__file__).parents[3]
+
+
+def ran(sizes: WindowSizes, roots: int, *passes: tuple[float, ...]) -> None:
+    """A window of so many roots, of whose passes each task took so long."""
+    intent = Intent(1, (RootRange("lines", 1, 0, roots),))
+    reports = [
+        TaskReport(TaskId(number, n, n), worked_s=taken_s)
+        for number, tasks in enumerate(passes)
+        for n, taken_s in enumerate(tasks)
+    ]
+    sizes.ran(intent, [len(tasks) for tasks in passes], reports)
+
+
+def alone(sizes: WindowSizes, *taken_s: float, roots: int = 1_000) -> None:
+    """Windows of one task each."""
+    for one in taken_s:
+        ran(sizes, roots, (one,))
+
+
+def largest(sizes: WindowSizes) -> int:
+    """The largest window that is one task."""
+    low, high = 0, 1_000_000
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if sizes.one_task(middle) else (low, middle - 1)
+    return low
+
+
+def test_until_three_windows_have_run_their_number_decides() -> None:
+    sizes = WindowSizes()
+    for _ in range(3):
+        assert largest(sizes) == MOST_ROOTS
+        alone(sizes, 5.0)
+    assert largest(sizes) == 20
+
+
+def test_what_takes_little_is_one_task_up_to_a_number() -> None:
+    sizes = WindowSizes()
+    alone(sizes, 0.02, 0.02, 0.02)
+    assert largest(sizes) == MOST_ROOTS
+    assert sizes.most_tasks(MOST_ROOTS, 8) == 1
+    assert sizes.most_tasks(MOST_ROOTS + 1, 8) == 8
+
+
+@pytest.mark.parametrize("odd_s", [0.0, 9.0])
+def test_one_window_of_three_says_nothing(odd_s: float) -> None:
+    """It may have loaded what user code needs, or have had nothing to do."""
+    for other_s, most in ((0.02, MOST_ROOTS), (5.0, 20)):
+        sizes = WindowSizes()
+        for _ in range(3):
+            alone(sizes, odd_s, other_s, other_s)
+            assert largest(sizes) == most
+
+
+def test_several_tasks_that_are_sooner_done_stay_several() -> None:
+    sizes = WindowSizes()
+    alone(sizes, 1.0, 1.0, 1.0)
+    for _ in range(5):
+        ran(sizes, 1_000, (0.25, 0.25), (0.25, 0.25))
+        assert not sizes.one_task(1_000)
+
+
+def test_what_takes_as_long_in_each_of_several_tasks_is_one_again() -> None:
+    """Such as a request for each call, however many rows it is of."""
+    sizes = WindowSizes()
+    alone(sizes, 1.0, 1.0, 1.0)
+    for _ in range(3):
+        assert not sizes.one_task(1_000)
+        ran(sizes, 1_000, (0.95, 1.0))
+    assert sizes.one_task(1_000)
+    alone(sizes, 1.0, 1.0, 1.0, 1.0)
+    assert sizes.one_task(1_000)
+
+
+def test_what_takes_less_in_all_tasks_than_in_one_before_is_one_again() -> None:
+    sizes = WindowSizes()
+    alone(sizes, 1.0, 1.0, 1.0)
+    for _ in range(2):
+        ran(sizes, 1_000, (0.01, 0.01))
+    assert sizes.one_task(1_000)
+
+
+def test_of_a_few_roots_that_are_soon_done_nothing_is_learned() -> None:
+    sizes = WindowSizes()
+    alone(sizes, *[GAIN_S] * 5, roots=10)
+    alone(sizes, *[0.5] * 5, roots=0)
+    assert largest(sizes) == MOST_ROOTS
+    alone(sizes, *[2 * GAIN_S] * 3, roots=10)
+    assert largest(sizes) == 5
+    for _ in range(2):
+        ran(sizes, 10, (0.001, 0.001))
+    assert sizes.one_task(10)
+
+
+def test_one_root_is_one_task_and_replays_tell_nothing_of_others() -> None:
+    sizes = WindowSizes()
+    replays = Intent(1, (), (Replay("lines", 1, 0, 1, 0.0),))
+    for _ in range(3):
+        sizes.ran(replays, (1,), [TaskReport(TaskId(0, 0, 0), worked_s=9.0)])
+    assert largest(sizes) == MOST_ROOTS
+    alone(sizes, 9.0, 9.0, 9.0, roots=1)
+    assert largest(sizes) == 1
+
+
+def test_of_another_program_nothing_is_known() -> None:
+    sizes = WindowSizes()
+    alone(sizes, 3.0, 3.0, 3.0)
+    sizes.forget()
+    assert largest(sizes) == MOST_ROOTS
+
+
+@pytest.mark.parametrize("most", [0, 50])
+def test_never_above_the_number_that_was_asked_for(most: int) -> None:
+    sizes = WindowSizes(most)
+    assert largest(sizes) == most
+    alone(sizes, 0.0, 0.0, 0.0)
+    assert largest(sizes) == most
+
+
+def test_the_text_says_what_a_small_window_is() -> None:
+    text = " ".join((ROOT / "docs" / "guarantees.md").read_text().split())
+    assert f"one of up to {MOST_ROOTS:,} records" in text
+    assert "a tenth of a second sooner" in text
+    assert GAIN_S == 0.1
+    assert f"one of up to {MOST_ROOTS:,} records" in (ROOT / "docs" / "operations.md").read_text()
+
+
+def test_the_text_names_the_least_window_that_begins_before() -> None:
+    text = " ".join((ROOT / "docs" / "guarantees.md").read_text().split())
+    loaded = load(ROOT / "examples" / "wordcount" / "topology.yaml", ())
+    least = settings_of(loaded.topology, "uid").prepares_from
+    assert least == MOST_ROOTS + 1
+    assert f"there are more than {least - 1:,} records" in text
