@@ -20,6 +20,7 @@ from millrace.engine.task.context import Task
 from millrace.engine.task.crossings import Crossing, keyed_parts
 from millrace.protocol.types import Guarantee
 from millrace.state.keyed.aggregates import AggregateOverflowError
+from millrace.state.keyed.aggregatestate import AggregateState
 from millrace.state.keyed.keys import hash_keys, key_groups
 from millrace.state.keyed.keytable import Room
 
@@ -64,14 +65,24 @@ class Combiner:
     def __init__(self, task: Task, edge: Channel, component: Component) -> None:
         self.task, self.edge, self.component = task, edge, component
         self._groups = task.program.key_groups
-        self._state = state_of(component, self._groups)
-        self._state.make_room(task.rooms.get(edge.name, Room()))
-        self._state.begin()
+        self._state = self._begun()
         self._hashes: Array | None = None
         mask = task.plan.uncombined.get(component.name, 0)
         self._apart = mask_array(mask, self._groups) if mask else None
         self._singles: list[Batch] = []
         self._merge: Merging | None = None
+
+    def _begun(self) -> AggregateState:
+        """At once as large as for the window before, unless that was a much larger one."""
+        state = state_of(self.component, self._groups)
+        roots, room = self.task.rooms.pop(self.edge.name, (0, Room()))
+        if roots <= 2 * self.task.plan.intent.roots:
+            try:
+                state.make_room(room)
+            except MemoryError:  # what comes may need less
+                state = state_of(self.component, self._groups)
+        state.begin()
+        return state
 
     def deliver_to(self, merge: Merging) -> None:
         """The merging step is in this very task."""
@@ -107,7 +118,7 @@ class Combiner:
     def partials(self) -> pa.RecordBatch:
         """Combined rows with an id each, booked as emitted to the window's own tree."""
         rows = self._state.partials()
-        self.task.rooms[self.edge.name] = self._state.room
+        self.task.rooms[self.edge.name] = (self.task.plan.intent.roots, self._state.room)
         books = self.task.books
         if not books.tracked or not rows.num_rows:
             return rows

@@ -25,7 +25,8 @@ class Task:
     """One task attempt: what it is to do and what it has booked so far.
 
     ``partitions`` is the number of partitions that share the key groups, 1 where one task plays
-    them all. ``rooms`` are what combined edges took in this process's last task, by their names.
+    them all. ``rooms`` are what combined edges took in this process's last task and of how many
+    roots its window was, by their names.
     """
 
     program: Program
@@ -37,7 +38,7 @@ class Task:
     box: Box
     memory: WorkerMemory = field(default_factory=WorkerMemory)
     traces: Traces = field(default_factory=Traces)
-    rooms: dict[str, Room] = field(default_factory=dict)
+    rooms: dict[str, tuple[int, Room]] = field(default_factory=dict)
 
     @property
     def final(self) -> bool:
