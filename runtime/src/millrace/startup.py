@@ -24,7 +24,6 @@ def loading() -> Iterator[None]:
         gc.enable()
 
 
-def one_thread() -> None:
-    """``ONE_THREAD`` for this process, before it imports numpy; who has set it knows better."""
-    for name, value in ONE_THREAD.items():
-        os.environ.setdefault(name, value)
+def one_thread() -> dict[str, str]:
+    """``ONE_THREAD``, but for what is set already: who has set it knows better."""
+    return {name: os.environ.get(name, value) for name, value in ONE_THREAD.items()}

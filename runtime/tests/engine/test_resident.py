@@ -507,6 +507,31 @@ def test_a_task_that_is_over_is_listened_for_no_more(windows, tmp_path, spark):
         place.connect()
 
 
+def test_a_task_that_works_is_over_before_the_close_is(windows, spark, tmp_path):
+    """It is cancelled, and nobody waits for its attempt any more."""
+    run = windows("deadlysteps:slow")
+    gate = tmp_path / "gate"
+    gate.touch()
+    run.feed(str(gate))
+    died: list[BaseException] = []
+
+    def attempt():
+        try:
+            run.attempt(run.plan())
+        except AttemptDied as error:
+            died.append(error)
+
+    working = threading.Thread(target=attempt)
+    working.start()
+    until((tmp_path / "gate.started").exists, "user code", WAIT_S)
+    stay = run.stay()
+    run.close()
+    assert stay.over
+    working.join()
+    assert len(died) == 1
+    assert_idle(spark)
+
+
 def test_nothing_begins_after_the_close(spark, tmp_path):
     place = Place(str(tmp_path / "s"))
     resident = Resident(spark.sparkContext, place, "none")

@@ -75,6 +75,8 @@ def test_the_cause_of_a_death_is_the_last_error_that_was_written() -> None:
     assert cause_in(["something else", ""]) == "something else"
     of_jvm = "30/01/01 12:00:00 ERROR DAGScheduler: Failed to update accumulator 0 for task 0"
     assert cause_in([*lines, of_jvm]) == "lines.txt has shrunk", "the driver's own is nearer"
+    thrown = "30/01/01 12:00:00 ERROR Utils: Aborting java.lang.IllegalAccessError: x"
+    assert cause_in([*lines, thrown]) == "lines.txt has shrunk"
     assert cause_in([of_jvm, "bye"]) == "Failed to update accumulator 0 for task 0"
 
 

@@ -302,10 +302,10 @@ def cause_in(lines: Iterable[str]) -> str:
     last = cause = of_jvm = ""
     for line in lines:
         last = line.strip() or last
-        if (match := _CAUSE.search(line)) is not None:
-            cause = match["text"].strip()
-        elif (match := _CAUSE_OF_JVM.search(line)) is not None:
+        if (match := _CAUSE_OF_JVM.search(line)) is not None:
             of_jvm = match["text"].strip()
+        elif (match := _CAUSE.search(line)) is not None:
+            cause = match["text"].strip()
     return cause or of_jvm or last
 
 

@@ -49,7 +49,7 @@ from millrace.local.workdir import (
     start_over,
     unusable,
 )
-from millrace.startup import ONE_THREAD
+from millrace.startup import one_thread
 from millrace.state.client import StateAddress, StateClient
 from millrace.state.own import NAME, own_server
 from millrace.state.viewfile import ViewFile, WatchedView
@@ -490,7 +490,7 @@ class _Plan:
             *(() if self._passwords is None else ("--user", ACKER_USER)),
         )
         own = None if self._passwords is None else self._passwords.of(name)
-        given = {**self._given(own or _password_of(addresses)), **ONE_THREAD}
+        given = {**self._given(own or _password_of(addresses)), **one_thread()}
         return ProcessSpec(name, ACKER, command, given, self._folder.path, ready=ready)
 
     def driver(self, addresses: Sequence[StateAddress]) -> ProcessSpec:

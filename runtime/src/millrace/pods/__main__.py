@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
 
         load_later(COMPILED)
     if role is Role.ACKER:
-        one_thread()
+        os.environ.update(one_thread())
     # Each image carries what its own roles need.
     with loading():
         module = importlib.import_module(_MODULES[role])

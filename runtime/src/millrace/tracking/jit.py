@@ -63,6 +63,11 @@ class Kernel(Generic[P, R]):
             self.compile()
         return self._compiled(*args, **kwargs)  # type: ignore[no-any-return]
 
+    @property
+    def was_compiled(self) -> bool:
+        """Whether this process had to compile a signature that no cache had."""
+        return bool(self._compiled.stats.cache_misses)
+
     def compile(self) -> None:
         """Make every signature ready; the second time costs nothing."""
         with self._lock:
@@ -80,7 +85,8 @@ def kernel(*signatures: Any) -> Callable[[Callable[P, R]], Kernel[P, R]]:
     return lambda function: Kernel(function, signatures)
 
 
-def compile_all() -> None:
-    """Compile or load every kernel of the modules imported so far."""
+def compile_all() -> bool:
+    """Compile or load every kernel of the modules imported so far; whether any was compiled."""
     for one in _ALL:
         one.compile()
+    return any(one.was_compiled for one in _ALL)

@@ -105,6 +105,7 @@ class Resident:
         self._greetings = BoundedSemaphore(_GREETINGS)
         self._listener: socket.socket | None = None
         self._stay: _Stay | None = None
+        self._newest: _Stay | None = None
         self._begun = 0
         self._misses = 0
         self._rests_until_s = 0.0
@@ -178,13 +179,13 @@ class Resident:
         with self._change:
             self._closed = True
             listener, self._listener = self._listener, None
-            stay = self._stay
+            newest = self._newest
         self.end()
         if listener is not None:
             _shut(listener)
-        if stay is not None:
+        if newest is not None:  # it may have been cancelled just now
             with self._change:
-                self._change.wait_for(lambda: stay.over, _CLOSE_S)
+                self._change.wait_for(lambda: newest.over, _CLOSE_S)
 
     # -- the job
 
@@ -212,7 +213,7 @@ class Resident:
         number = self._begun
         stay = _Stay(number, kit, f"millrace-{self._name}-resident-{number}")
         with self._change:
-            self._stay = stay
+            self._stay = self._newest = stay
         try:
             Thread(target=self._job, args=(stay,), name="resident", daemon=True).start()
         except RuntimeError:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pyarrow as pa
 
 from millrace.engine.task.steps.whitespace import Finder
@@ -23,7 +25,8 @@ def warm_up() -> None:
     """Compile every kernel of a worker, or load it from the cache on disk."""
     import millrace.engine.task.sqlstage  # noqa: F401
 
-    compile_all()
+    if compile_all():
+        gc.collect()  # what a compiler leaves behind is as large as all else
     _use_state()
 
 
