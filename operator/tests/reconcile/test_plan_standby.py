@@ -13,6 +13,7 @@ import pytest
 from memory_cluster import SETTINGS, Cluster, CrashError, moment, summary
 
 from millrace.errors import ExitCode
+from millrace.homes.restarts import STANDBY_DELAYS_S
 from millrace.protocol.types import Phase
 from millrace.snapshots.timelines import Fork
 from millrace.topology.model import StreamTopology
@@ -22,7 +23,6 @@ from millrace_operator.builders.pods import driver_pod
 from millrace_operator.reconcile.actions import DeletePod
 from millrace_operator.reconcile.observe import PodPhase
 from millrace_operator.reconcile.plan import plan
-from millrace_operator.reconcile.standby import DELAYS_S
 
 DRIVER, STANDBY, NEXT = "words-driver-1", "words-driver-2", "words-driver-3"
 
@@ -480,7 +480,7 @@ def test_those_that_do_not_get_ready_are_made_after_longer_and_longer_waits():
                 cluster.now += timedelta(seconds=1)
         waits.append((cluster.now - before).total_seconds())
         cluster.pods.pop(name, None)
-    assert waits == list(DELAYS_S)
+    assert waits == list(STANDBY_DELAYS_S)
     assert condition(cluster) == ("False", "StandbyFails")
     cluster.settle()
     assert condition(cluster) == ("True", "AllReady")

@@ -14,20 +14,17 @@ from standins import Run, alive, running, until
 from millrace.errors import ExitCode
 from millrace.guard import FIRST_TO_GO
 from millrace.homes.documents import Status
+from millrace.homes.restarts import (
+    STANDBY_DELAYS_S,
+    STANDBY_EARLY_PATIENCE_S,
+    STANDBY_PATIENCE_S,
+)
 from millrace.homes.settings import TAKE_OVER, answer_to
 from millrace.local.children import ProcessSpec
 from millrace.local.crew import Death
 from millrace.local.inspect.table import process_rows
 from millrace.local.launch import _Plan
-from millrace.local.standby.keeper import (
-    DELAYS_S,
-    EARLY_PATIENCE_S,
-    IDLE_S,
-    PATIENCE_S,
-    SOON_S,
-    STANDBY,
-    StandbyKeeper,
-)
+from millrace.local.standby.keeper import IDLE_S, SOON_S, STANDBY, StandbyKeeper
 from millrace.local.workdir import find_folder, open_folder
 from millrace.topology.load import parse
 
@@ -181,7 +178,11 @@ def test_one_that_hangs_is_killed_and_a_driver_is_started(tmp_path: Path) -> Non
         first, hung = until(lambda: pid_of(run, "driver"), "the driver"), ready(run)
         os.kill(hung, signal.SIGSTOP)
         os.kill(first, signal.SIGKILL)
-        until(lambda: told(run, "StandbySilent"), "that it does not take over", PATIENCE_S + 30)
+        until(
+            lambda: told(run, "StandbySilent"),
+            "that it does not take over",
+            STANDBY_PATIENCE_S + 30,
+        )
         until(lambda: pid_of(run, "driver") not in (0, first, hung), "a driver")
         ready(run, 2)
         assert not living(hung)
@@ -228,7 +229,7 @@ def test_one_that_cannot_get_ready_does_not_end_the_run(tmp_path: Path) -> None:
     (tmp_path / "standby-does").write_text("fails")
     with running(tmp_path, **DRIVERS) as run:
         until(lambda: told(run, "StandbyEnded"), "that it failed")
-        assert told(run, "StandbyEnded")[0].endswith(f"started in {DELAYS_S[1]:g} s")
+        assert told(run, "StandbyEnded")[0].endswith(f"started in {STANDBY_DELAYS_S[1]:g} s")
         assert told(run, "StandbyReady") == []
         first = pid_of(run, "driver")
         os.kill(first, signal.SIGKILL)
@@ -244,7 +245,7 @@ def test_one_that_cannot_be_started_does_not_end_the_run(tmp_path: Path) -> None
         (text,) = until(lambda: told(run, "StandbyEnded"), "that it cannot be started")
         assert "a driver that is to stand by cannot be started" in text
         assert str(blocked) in text
-        assert text.endswith(f"tried again in {DELAYS_S[1]:g} s")
+        assert text.endswith(f"tried again in {STANDBY_DELAYS_S[1]:g} s")
         first = pid_of(run, "driver")
         blocked.rmdir()
         ready(run)
@@ -278,12 +279,12 @@ def test_the_waits_are_those_that_are_told() -> None:
     assert f"its `oom_score_adj` is {FIRST_TO_GO} until it takes over" in text
     assert SOON_S == 60.0
     assert "it or the driver dies within a minute of its start" in text
-    assert DELAYS_S == (0.0, 10.0, 60.0, 300.0)
+    assert STANDBY_DELAYS_S == (0.0, 10.0, 60.0, 300.0)
     assert (
         "at once if it had been ready, else after 10 s, a minute, then every five minutes" in text
     )
-    assert f"One that does not take over within {PATIENCE_S:g} s is killed" in text
-    assert EARLY_PATIENCE_S == 60.0
+    assert f"One that does not take over within {STANDBY_PATIENCE_S:g} s is killed" in text
+    assert STANDBY_EARLY_PATIENCE_S == 60.0
     assert "one that was not ready yet and does not within a minute" in text
 
 
@@ -418,7 +419,9 @@ def test_between_two_windows_a_driver_is_not_idle(bench: Bench) -> None:
     assert bench.wanted
 
 
-@pytest.mark.parametrize(("early", "patience_s"), [(False, PATIENCE_S), (True, EARLY_PATIENCE_S)])
+@pytest.mark.parametrize(
+    ("early", "patience_s"), [(False, STANDBY_PATIENCE_S), (True, STANDBY_EARLY_PATIENCE_S)]
+)
 def test_who_does_not_take_over_in_time_is_killed_once(
     bench: Bench, early: bool, patience_s: float
 ) -> None:
@@ -443,10 +446,10 @@ def test_who_has_answered_is_not_killed_though_no_figures_say_that_it_works(benc
     bench.ready_file.touch()
     bench.keeper.take_over()
     assert not answer_to(bench.ready_file).exists()
-    bench.clock.at_s += PATIENCE_S - 0.1
+    bench.clock.at_s += STANDBY_PATIENCE_S - 0.1
     bench.look()
     answer_to(bench.ready_file).touch()
-    bench.clock.at_s += 10 * PATIENCE_S
+    bench.clock.at_s += 10 * STANDBY_PATIENCE_S
     bench.look()
     assert (life.killed, bench.events) == (False, [])
 
@@ -456,7 +459,7 @@ def test_who_has_taken_over_is_a_driver_like_any_other(bench: Bench) -> None:
     bench.keeper.take_over()
     bench.status = Status(2, "starting", "starting")
     bench.look()
-    bench.clock.at_s += 10 * PATIENCE_S
+    bench.clock.at_s += 10 * STANDBY_PATIENCE_S
     bench.look()
     assert (life.killed, bench.events) == (False, [])
     bench.status = Status(2, "running", "running")
@@ -494,7 +497,7 @@ def test_the_next_one_waits_where_drivers_die_of_its_start(bench: Bench, counted
         bench.memory_runs_out()
         assert bench.keeper.take_over() == pid
         waits.append(waited(bench))
-    assert waits == [*DELAYS_S, DELAYS_S[-1], DELAYS_S[-1]]
+    assert waits == [*STANDBY_DELAYS_S, STANDBY_DELAYS_S[-1], STANDBY_DELAYS_S[-1]]
     # One that outlives such a start shows that there is room for both.
     bench.starts(9)
     bench.clock.at_s += SOON_S
@@ -528,7 +531,7 @@ def test_a_driver_that_dies_with_the_one_beside_it_counts_as_well(bench: Bench) 
         del bench.lives[STANDBY]
         bench.keeper.ended(killed)
         assert bench.keeper.take_over() == 0
-    assert waits == [0.0, *DELAYS_S[:2]]
+    assert waits == [0.0, *STANDBY_DELAYS_S[:2]]
 
 
 def test_one_that_is_killed_again_and_again_waits_though_it_was_ready(bench: Bench) -> None:
@@ -543,7 +546,7 @@ def test_one_that_is_killed_again_and_again_waits_though_it_was_ready(bench: Ben
         del bench.lives[STANDBY]
         bench.keeper.ended(Death(STANDBY, STANDBY, 2, -signal.SIGKILL, lived_s, ""))
         waits.append(waited(bench))
-    assert waits == [*DELAYS_S[:3], 0.0, 0.0]
+    assert waits == [*STANDBY_DELAYS_S[:3], 0.0, 0.0]
 
 
 def test_none_is_started_where_there_is_no_room_which_is_said_once(bench: Bench) -> None:
@@ -555,7 +558,7 @@ def test_none_is_started_where_there_is_no_room_which_is_said_once(bench: Bench)
     assert not bench.wanted
     assert bench.events == ["StandbyLacksRoom"]
     bench.room = 1 << 30
-    assert waited(bench) <= DELAYS_S[1]
+    assert waited(bench) <= STANDBY_DELAYS_S[1]
     assert bench.events == ["StandbyLacksRoom"]
 
 
@@ -567,7 +570,7 @@ def test_it_is_started_where_nothing_says_how_much_room_there_is(bench: Bench) -
 def test_waits_grow_until_one_gets_ready(bench: Bench) -> None:
     death = Death(STANDBY, STANDBY, 2, 1, 1.0, "no room")
     waits = []
-    for _ in range(len(DELAYS_S) + 1):
+    for _ in range(len(STANDBY_DELAYS_S) + 1):
         bench.starts(2)
         del bench.lives[STANDBY]
         bench.keeper.ended(death)
@@ -577,7 +580,7 @@ def test_waits_grow_until_one_gets_ready(bench: Bench) -> None:
             bench.look()
             bench.clock.at_s += 1.0
         waits.append(bench.clock.at_s - 1.0 - before_s)
-    assert waits == [*DELAYS_S[1:], DELAYS_S[-1], DELAYS_S[-1]]
+    assert waits == [*STANDBY_DELAYS_S[1:], STANDBY_DELAYS_S[-1], STANDBY_DELAYS_S[-1]]
     bench.starts(2)
     bench.ready_file.touch()
     bench.look()

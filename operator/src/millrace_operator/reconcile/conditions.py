@@ -226,7 +226,7 @@ def _spark(observed: Observed, owner: Owner, standing: Standing) -> Fact:
         return Fact(kind, False, "Starting", "the driver starts again, with what is asked for now")
     number = newest(observed)
     pods = [p for p in observed.of(Role.DRIVER) if p.index == number]
-    names = [owner.child(f"driver-{number}")]
+    names = [pod_name(owner.name, Role.DRIVER, number)]
     running = [p for p in pods if observed.alive(p) and p.ready]
     if running:
         return _executing(observed, standing, f"driver pod {running[0].name} is ready")
@@ -293,7 +293,7 @@ def _standby(observed: Observed, owner: Owner, driver: DriverStatus | None) -> F
     pods = [pod for pod in observed.of(Role.DRIVER) if pod.index == number]
     if any(pod.ready and observed.alive(pod) for pod in pods):
         return Fact(kind, True, "AllReady", f"driver pod {pods[0].name} stands by")
-    found = first_trouble(observed, pods, [owner.child(f"driver-{number}")])
+    found = first_trouble(observed, pods, [pod_name(owner.name, Role.DRIVER, number)])
     if found is not None:
         return Fact(kind, False, found.reason, found.message, True)
     return Fact(kind, False, "Starting", "the pod that is to stand by is not ready yet")
@@ -398,8 +398,7 @@ def _available(
     ready = _ready(pods, observed)
     if ready >= wanted:
         return Fact(kind, True, "AllReady", f"{ready} of {wanted} pods are ready")
-    suffix = "state" if component is Role.STATE_SERVER else "acker"
-    names = [owner.child(f"{suffix}-{index}") for index in range(wanted)]
+    names = [pod_name(owner.name, component, index) for index in range(wanted)]
     found = first_trouble(observed, pods, names)
     if found is not None:
         return Fact(kind, False, found.reason, found.message, True)

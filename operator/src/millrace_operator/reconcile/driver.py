@@ -29,8 +29,17 @@ from typing import assert_never
 
 from millrace.errors import ExitCode
 from millrace.homes.accepted import Accepted
-from millrace.homes.pods import Role
-from millrace.homes.restarts import DELAYS_S, FINAL_CODES, Again, GiveUp, Restarts, wait_s
+from millrace.homes.pods import Role, pod_name
+from millrace.homes.restarts import (
+    DELAYS_S,
+    FINAL_CODES,
+    STANDBY_EARLY_PATIENCE_S,
+    STANDBY_PATIENCE_S,
+    Again,
+    GiveUp,
+    Restarts,
+    wait_s,
+)
 from millrace.homes.settings import RestoreSettings
 from millrace.topology.model import StreamTopology
 from millrace_operator.api.resources import DriverStatus
@@ -42,13 +51,7 @@ from millrace_operator.builders.pods import code_image, driver_pod
 from millrace_operator.reconcile.actions import Action, Announce, Create, DeletePod
 from millrace_operator.reconcile.edits import declared, fingerprint, fingerprints
 from millrace_operator.reconcile.observe import Observed, Pod, PodPhase
-from millrace_operator.reconcile.standby import (
-    EARLY_PATIENCE_S,
-    NO_STANDBY,
-    PATIENCE_S,
-    RESTORE_PATIENCE_S,
-    keep_standby,
-)
+from millrace_operator.reconcile.standby import NO_STANDBY, RESTORE_PATIENCE_S, keep_standby
 from millrace_operator.reconcile.troubles import Trouble
 from millrace_operator.reconcile.unbegun import made_otherwise
 
@@ -247,7 +250,7 @@ def _running(
         made = tuple(_driver(observed, wanted, kept.number, mode))
         return DriverPlan(kept.status, kept.events, made)
     # No other one is made until it has claimed the view: it would give way to a higher number.
-    longest_s = RESTORE_PATIENCE_S if observed.restoring else EARLY_PATIENCE_S
+    longest_s = RESTORE_PATIENCE_S if observed.restoring else STANDBY_EARLY_PATIENCE_S
     claim_by = status.claim_by
     if claim_by is None or until_s(claim_by, now) > longest_s:
         # None before, or of an operator whose clock is ahead: it begins anew by this one.
@@ -282,7 +285,7 @@ def _after_absence(
     windows were sealed. The first one is followed at once."""
     if status.number == 0:
         return _start(observed, wanted, status, None, now)
-    name = wanted.owner.child(f"driver-{status.number}")
+    name = pod_name(wanted.owner.name, Role.DRIVER, status.number)
     if status.drained is not None or status.gave_up is not None:
         return _start(observed, wanted, _forgiven(status), None, now)
     if status.ended_pod == name:
@@ -342,7 +345,7 @@ def _given_up(observed: Observed, wanted: Wanted, status: DriverStatus, pod: Pod
     told = next((c.message for c in before if c.reason == reason), None)
     if pod is None and told is not None:
         return Trouble(reason, told)
-    name = pod.name if pod is not None else wanted.owner.child(f"driver-{status.number}")
+    name = pod.name if pod is not None else pod_name(wanted.owner.name, Role.DRIVER, status.number)
     code = ExitCode.FAILED if status.exit_code is None else status.exit_code
     text = (
         f"driver pod {name} ended with exit code {code} for the {status.same_code}. time; "
@@ -400,7 +403,7 @@ def _start(
         events = _events(observed, status, pod, heir.name, window)
         return DriverPlan(told, (*events[:-1], _took_over(observed, heir)), tuple(ending))
     number = highest(observed) + 1
-    name = wanted.owner.child(f"driver-{number}")
+    name = pod_name(wanted.owner.name, Role.DRIVER, number)
     begun = {"number": number, "given": number, "pod": name, "claim_by": None}
     begun |= {"restored_window": window}
     settled = {"ended_pod": None, "drained": None, "gave_up": None}
@@ -431,7 +434,7 @@ def _heir(observed: Observed, wanted: Wanted, status: DriverStatus) -> Pod | Non
 
 def _patience(observed: Observed, heir: Pod, now: datetime) -> str:
     """Until when it may take to claim the view."""
-    seconds = PATIENCE_S if heir.ready else EARLY_PATIENCE_S
+    seconds = STANDBY_PATIENCE_S if heir.ready else STANDBY_EARLY_PATIENCE_S
     if observed.restoring:
         seconds = RESTORE_PATIENCE_S
     return rfc3339(now + timedelta(seconds=seconds))

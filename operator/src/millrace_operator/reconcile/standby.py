@@ -34,26 +34,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from millrace.homes.pods import Role
-from millrace.homes.restarts import wait_s
+from millrace.homes.pods import Role, pod_name
+from millrace.homes.restarts import STANDBY_DELAYS_S, wait_s
 from millrace.topology.model import StreamTopology
 from millrace_operator.api.resources import DriverStatus
 from millrace_operator.api.times import rfc3339, until_s
 from millrace_operator.reconcile.actions import Announce
 from millrace_operator.reconcile.observe import Observed, Pod
 
-PATIENCE_S = 10.0
-"""How long a driver that was ready may take to claim the view when it is its turn."""
-
-EARLY_PATIENCE_S = 60.0
-"""The same of one that was not ready: it may still import what it needs."""
-
 RESTORE_PATIENCE_S = 600.0
-"""The same while a restore has begun and is not done: before it claims the view it reads the whole
-snapshot, waits for state servers, and for a place of snapshots that is away."""
-
-DELAYS_S = (0.0, 10.0, 60.0, 300.0)
-"""Waits before the next one is made, after so many in a row that did not get ready."""
+"""How long a driver may take to claim the view while a restore has begun and is not done: before
+that it reads the whole snapshot, waits for state servers, and for a place of snapshots that is
+away."""
 
 NO_STANDBY = {"standby": None, "standby_failures": 0, "standby_retry_at": None}
 
@@ -85,7 +77,7 @@ def keep_standby(
     if status.standby is not None:
         pod = next((p for p in observed.of(Role.DRIVER) if p.index == status.standby), None)
         if pod is None or pod.ended or pod.deleting or observed.lost(pod):
-            name = f"{observed.resource.name}-driver-{status.standby}"
+            name = pod_name(observed.resource.name, Role.DRIVER, status.standby)
             said = observed.refusals.get(name) or (pod.message if pod is not None else "")
             told = f"driver pod {name}, which stood by, is gone{f': {said}' if said else ''}"
             events.append(Announce("StandbyGone", told, warning=True))
@@ -107,7 +99,7 @@ def keep_standby(
 
 def _failed(status: DriverStatus, now: datetime) -> DriverStatus:
     failures = status.standby_failures + 1
-    delay_s = wait_s(DELAYS_S, failures - 1)
+    delay_s = wait_s(STANDBY_DELAYS_S, failures - 1)
     retry_at = rfc3339(now + timedelta(seconds=delay_s))
     update = {"standby": None, "standby_failures": failures, "standby_retry_at": retry_at}
     return status.model_copy(update=update)
@@ -118,7 +110,7 @@ def _left_s(status: DriverStatus, now: datetime) -> float:
     if status.standby_retry_at is None:
         return 0.0
     left_s = until_s(status.standby_retry_at, now)
-    return left_s if left_s <= DELAYS_S[-1] else 0.0
+    return left_s if left_s <= STANDBY_DELAYS_S[-1] else 0.0
 
 
 def _works(observed: Observed, status: DriverStatus, driver: Pod) -> bool:

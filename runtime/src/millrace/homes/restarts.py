@@ -15,7 +15,17 @@ DELAYS_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Waits before the first, second, … start without progress; the last one repeats."""
 
 LONG_LIFE_S = 60.0
-"""A life of this length counts as progress."""
+"""A life of this length counts as progress, unless the engine's own error ended it."""
+
+STANDBY_DELAYS_S = (0.0, 10.0, 60.0, 300.0)
+"""Waits before the next driver that stands by is started, after so many in a row that did not get
+ready; the last one repeats."""
+
+STANDBY_PATIENCE_S = 10.0
+"""How long one that was ready and whose turn it is may take to answer."""
+
+STANDBY_EARLY_PATIENCE_S = 60.0
+"""The same of one that was not ready: it may still import what it needs."""
 
 FINAL_CODES: Mapping[int, int] = {
     ExitCode.USAGE: 1,
@@ -32,7 +42,7 @@ FINAL_CODES: Mapping[int, int] = {
 }
 """How many lives in a row without progress may end with a code before the run is given up.
 
-Signals and lost state servers are not in it: these are what restarts are for.
+Signals and state servers that are away are not in it: these are what restarts are for.
 """
 
 
@@ -78,10 +88,11 @@ class Restarts:
         if allowed is not None and self.same_code[1] >= allowed:
             return GiveUp(code, self.same_code[1])
         self.count += 1
-        return Again(self.not_begun())
+        return Again(self.next_wait_s())
 
-    def not_begun(self) -> float:
-        """Seconds until the next try where no life could be begun: what it takes may come back."""
+    def next_wait_s(self) -> float:
+        """Seconds until the next try, behind one more that came to nothing; also where no life
+        could be begun, since what it takes may come back."""
         delay_s = wait_s(DELAYS_S, self.fruitless)
         self.fruitless += 1
         return delay_s

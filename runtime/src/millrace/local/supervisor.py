@@ -434,7 +434,7 @@ class Supervisor:
         if post.spec.role == STANDBY:
             self._standby.not_started(failure.error)
             return
-        wait_s = post.restarts.not_begun()
+        wait_s = post.restarts.next_wait_s()
         self._crew.again(name, wait_s)
         self._warn(
             _ENDED[post.spec.role],

@@ -28,6 +28,12 @@ from pathlib import Path
 
 from millrace.clock import Clock
 from millrace.homes.documents import Status
+from millrace.homes.restarts import (
+    STANDBY_DELAYS_S,
+    STANDBY_EARLY_PATIENCE_S,
+    STANDBY_PATIENCE_S,
+    wait_s,
+)
 from millrace.homes.settings import TAKE_OVER, answer_to
 from millrace.local.children import ProcessSpec
 from millrace.local.crew import Crew, Death
@@ -36,18 +42,8 @@ from millrace.state.client import StateAddress
 
 STANDBY = "standby"
 
-PATIENCE_S = 10.0
-"""How long one that was ready and is told to take over may take to answer."""
-
-EARLY_PATIENCE_S = 60.0
-"""The same of one that was not ready: it may still import what it needs."""
-
 IDLE_S = 1.0
 """So long has a driver that has recovered nothing to do, before the next one is started."""
-
-DELAYS_S = (0.0, 10.0, 60.0, 300.0)
-"""Waits before the next one is started, after so many in a row that did not get ready; the last
-one repeats."""
 
 SOON_S = 60.0
 """Who dies so soon after one was begun, while the kernel ended processes for want of memory, died
@@ -55,10 +51,6 @@ of that start. The first time may be chance; from then on the waits are those ab
 
 Tell = Callable[[str, str], object]
 """Tells of an event: its kind and its text."""
-
-
-def _delay(fruitless: int) -> float:
-    return DELAYS_S[max(0, min(fruitless, len(DELAYS_S) - 1))]
 
 
 class StandbyKeeper:
@@ -130,7 +122,7 @@ class StandbyKeeper:
         """
         self._judge_start()
         now_s = self._clock.monotonic_s()
-        self._due_s = max(self._due_s, now_s + _delay(self._cost - 1))
+        self._due_s = max(self._due_s, now_s + self._pause_s())
         if self._crew.child(STANDBY) is None:
             return 0
         ready = self._crew.posts[STANDBY].spec.ready
@@ -138,13 +130,13 @@ class StandbyKeeper:
         self._answer = answer_to(ready)
         with suppress(OSError):
             self._answer.unlink(missing_ok=True)
-        patience_s = PATIENCE_S if ready.exists() else EARLY_PATIENCE_S
+        patience_s = STANDBY_PATIENCE_S if ready.exists() else STANDBY_EARLY_PATIENCE_S
         child = self._crew.hand_over(STANDBY, self._driver)
         # Before it claims anything: from then on the run depends on it.
         treat_like_guard(child.guard)
         child.order(TAKE_OVER)
         self._told = (child.pid, now_s + patience_s)
-        self._fruitless, self._due_s = 0, now_s + _delay(self._cost - 1)
+        self._fruitless, self._due_s = 0, now_s + self._pause_s()
         return child.pid
 
     def ended(self, death: Death) -> None:
@@ -152,12 +144,12 @@ class StandbyKeeper:
         self._look_whether_ready()
         # Where memory runs out it is the first to be killed, ready or not.
         self._judge_start()
-        wait_s = self._wait(0 if self._ready else self._fruitless + 1, _delay(self._cost - 1))
+        pause_s = self._wait(0 if self._ready else self._fruitless + 1, self._pause_s())
         why = f": {death.cause}" if death.cause and death.code > 0 else ""
         self._warn(
             "StandbyEnded",
             f"the driver that stands by (process {death.pid}) ended with {death.how}{why}; "
-            f"another one is started{f' in {wait_s:g} s' if wait_s else ''}",
+            f"another one is started{f' in {pause_s:g} s' if pause_s else ''}",
         )
 
     def not_started(self, error: Exception) -> None:
@@ -201,18 +193,22 @@ class StandbyKeeper:
         soon = self._clock.monotonic_s() - begun_s < SOON_S
         self._cost = self._cost + 1 if soon and for_memory else 0
 
+    def _pause_s(self) -> float:
+        """What the starts that cost a life ask for."""
+        return wait_s(STANDBY_DELAYS_S, max(0, self._cost - 1))
+
     def _wait(self, fruitless: int, least_s: float = 0.0) -> float:
         """Start none for a while, after so many in a row that did not get ready; how long."""
         self._fruitless = fruitless
         now_s = self._clock.monotonic_s()
-        self._due_s = max(self._due_s, now_s + max(_delay(fruitless), least_s))
+        self._due_s = max(self._due_s, now_s + max(wait_s(STANDBY_DELAYS_S, fruitless), least_s))
         return self._due_s - now_s
 
     def _has_room(self) -> bool:
         room = self._room() if self._needed_bytes else None
         lacks = room is not None and room < self._needed_bytes
         if lacks:
-            self._due_s = self._clock.monotonic_s() + DELAYS_S[1]
+            self._due_s = self._clock.monotonic_s() + STANDBY_DELAYS_S[1]
         if lacks and not self._lacks_room:
             self._warn(
                 "StandbyLacksRoom",

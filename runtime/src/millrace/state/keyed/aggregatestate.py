@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.state.errors import StateSchemaError
-from millrace.state.keyed import blobs, kernels
+from millrace.state.keyed import blobs
 from millrace.state.keyed.ages import Ages, bare, parted
 from millrace.state.keyed.aggregates import (
     Accumulator,
@@ -27,7 +27,7 @@ from millrace.state.keyed.aggregates import (
 )
 from millrace.state.keyed.blobs import Blob
 from millrace.state.keyed.keybytes import Array, check_key_type
-from millrace.state.keyed.keys import groups_in, shown_key
+from millrace.state.keyed.keys import groups_in, order_by_group, shown_columns, shown_key
 from millrace.state.keyed.keys import key_groups as group_of
 from millrace.state.keyed.keytable import KeyTable, Room
 
@@ -222,9 +222,9 @@ class AggregateState:
         stored = bare(schema, self.partial_schema)
         if stored.remove_metadata() != self.partial_schema:
             raise StateSchemaError(
-                f"stored totals have columns ({_shown(stored)}), the processor now has "
-                f"({_shown(self.partial_schema)}): give the processor another name, or start "
-                "over with --fresh"
+                f"stored totals have columns ({shown_columns(stored)}), the processor now has "
+                f"({shown_columns(self.partial_schema)}): give the processor another name, or "
+                "start over with --fresh"
             )
 
     def apply(self, batch: pa.RecordBatch) -> Array:
@@ -328,15 +328,3 @@ class AggregateState:
         rows = rows[order]
         times = None if self._ages is None else self._ages.of(rows)
         return blobs.write_sorted(self.partials(rows), starts, self.kind, self._time_ms, times)
-
-
-def order_by_group(hashes: Array, key_groups: int) -> tuple[Array, Array]:
-    """Stable order (int64) of keys by key group, and the first place of each group (K + 1)."""
-    order = np.empty(len(hashes), np.int64)
-    starts = np.zeros(key_groups + 1, np.int64)
-    kernels.order_by_group(hashes, key_groups, order, starts)
-    return order, starts
-
-
-def _shown(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)

@@ -19,8 +19,8 @@ from millrace.errors import MillraceError
 from millrace.state.keyed.blobs import Blob
 from millrace.state.keyed.keybytes import Array
 from millrace.state.keyed.keys import shown_key
-from millrace.state.keyed.migrations import NO_MIGRATIONS, Migrations
-from millrace.state.keyed.typedstate import Row, TypedState, is_present
+from millrace.state.keyed.migrations import NO_MIGRATIONS, Migrations, Row
+from millrace.state.keyed.typedstate import TypedState, is_present
 
 _ROW_BYTES = 300
 
@@ -193,14 +193,15 @@ def _same_row(row: Row, other: Row) -> bool:
     if len(row) != len(other):
         return False
     for name, value in row.items():  # noqa: SIM110 - a generator takes five times as long
-        if not _same(value, other.get(name)):
+        if not _same_bits(value, other.get(name)):
             return False
     return True
 
 
-def _same(value: Any, other: Any) -> bool:
+def _same_bits(value: Any, other: Any) -> bool:
+    """Whether two values are the same, as NaN is and 0.0 and -0.0 are not."""
     if isinstance(value, list) and isinstance(other, list):
-        return len(value) == len(other) and all(map(_same, value, other))
+        return len(value) == len(other) and all(map(_same_bits, value, other))
     if value != other:
         return bool(value != value and other != other)
     return value != 0 or copysign(1, value) == copysign(1, other)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from millrace.state.keyed import keybytes
+from millrace.state.keyed import kernels, keybytes
 from millrace.state.keyed.keybytes import Array
 from millrace.state.keyed.keytable import KeyTable
 
@@ -35,6 +35,14 @@ def key_groups(hashes: Array, groups: int) -> Array:
     """
     upper = hashes >> np.uint64(32)
     return ((upper * np.uint64(groups)) >> np.uint64(32)).astype(np.int64)
+
+
+def order_by_group(hashes: Array, key_groups: int) -> tuple[Array, Array]:
+    """Stable order (int64) of keys by key group, and the first place of each group (K + 1)."""
+    order = np.empty(len(hashes), np.int64)
+    starts = np.zeros(key_groups + 1, np.int64)
+    kernels.order_by_group(hashes, key_groups, order, starts)
+    return order, starts
 
 
 def mask_of(groups: Array) -> int:
@@ -73,6 +81,11 @@ def distinct(columns: Sequence[pa.Array | pa.ChunkedArray]) -> Distinct:
     first = np.empty(table.rows, np.int64)
     first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
     return Distinct(codes, first, table.hashes())
+
+
+def shown_columns(schema: pa.Schema) -> str:
+    """Columns and their types, as errors name them."""
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
 def shown_key(columns: Sequence[pa.Array], row: int = 0) -> str:

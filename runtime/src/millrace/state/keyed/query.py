@@ -24,7 +24,7 @@ from millrace.state.keyed.aggregates import Aggregate, final
 from millrace.state.keyed.chain import links
 from millrace.state.keyed.dictstate import DictState
 from millrace.state.keyed.keybytes import Array
-from millrace.state.keyed.keys import distinct, hash_keys, key_groups
+from millrace.state.keyed.keys import distinct, hash_keys, key_groups, shown_columns
 from millrace.state.keyed.loading import Extent, Load, read_links
 from millrace.topology.kinds.processor_aggregate import AggregateSettings
 
@@ -169,9 +169,9 @@ def _alike(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
         )
     except pa.ArrowInvalid as error:
         raise StateSchemaError(
-            f"state objects of one processor have columns ({_shown(batches[0].schema)}) and "
-            f"({_shown(batches[-1].schema)}), and one column has two types; run the topology until "
-            "all of it has been written anew"
+            f"state objects of one processor have columns ({shown_columns(batches[0].schema)}) "
+            f"and ({shown_columns(batches[-1].schema)}), and one column has two types; run the "
+            "topology until all of it has been written anew"
         ) from error
     joined: list[pa.RecordBatch] = whole.combine_chunks().to_batches()
     return joined
@@ -185,7 +185,3 @@ def _latest(rows: pa.RecordBatch, keys: int) -> Array:
     last = np.zeros(int(codes.max()) + 1, np.int64)
     last[codes] = np.arange(len(codes))
     return last
-
-
-def _shown(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)

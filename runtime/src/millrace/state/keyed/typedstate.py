@@ -18,15 +18,12 @@ import pyarrow as pa
 from millrace.state.errors import StateSchemaError
 from millrace.state.keyed import blobs
 from millrace.state.keyed.ages import Ages, bare, parted
-from millrace.state.keyed.aggregatestate import order_by_group
 from millrace.state.keyed.blobs import Blob
 from millrace.state.keyed.keybytes import Array, check_key_type
-from millrace.state.keyed.keys import groups_in, shown_key
+from millrace.state.keyed.keys import groups_in, order_by_group, shown_columns, shown_key
 from millrace.state.keyed.keys import key_groups as group_of
 from millrace.state.keyed.keytable import KeyTable
-from millrace.state.keyed.migrations import NO_MIGRATIONS, Migration, Migrations
-
-Row = dict[str, Any]
+from millrace.state.keyed.migrations import NO_MIGRATIONS, Migration, Migrations, Row
 
 DELETED = "__deleted"
 """The column of a state object, behind those of the user, that marks a key as deleted. It is known
@@ -255,9 +252,9 @@ class TypedState(ABC):
         migration = self._migrations.find(others) if same else None
         if migration is None:
             raise StateSchemaError(
-                f"stored state has columns ({_shown(stored)}), the function now declares "
-                f"({_shown(self.schema)}): say how to get from one to the other with @migrates, "
-                "give the processor another name, or start over with --fresh"
+                f"stored state has columns ({shown_columns(stored)}), the function now declares "
+                f"({shown_columns(self.schema)}): say how to get from one to the other with "
+                "@migrates, give the processor another name, or start over with --fresh"
             )
         return migration
 
@@ -345,15 +342,15 @@ def _checker(columns: Sequence[pa.Field]) -> Callable[[Row], str | None]:
 def _as_stored(value: Any, kind: pa.DataType) -> Any:
     """The value as it will be read back; raises where Arrow would quietly store another one."""
     stored = pa.scalar(value, kind).as_py()
-    if not _same(stored, value) and not _rounds(kind):
+    if not _equal(stored, value) and not _rounds(kind):
         raise ValueError(f"it would become {stored!r}")
     return stored
 
 
-def _same(stored: Any, value: Any) -> bool:
-    """Whether two values are equal, as NaN is to itself."""
+def _equal(stored: Any, value: Any) -> bool:
+    """Whether two values are equal, as NaN is to itself and 0.0 to -0.0."""
     if isinstance(stored, list) and isinstance(value, Sequence) and len(stored) == len(value):
-        return all(map(_same, stored, value))
+        return all(map(_equal, stored, value))
     return bool(stored == value or (stored != stored and value != value))
 
 
@@ -380,7 +377,3 @@ def _exact_type(kind: pa.DataType) -> type | None:
     if kind == pa.string():
         return str
     return None
-
-
-def _shown(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
