@@ -50,10 +50,9 @@ def timer(monkeypatch):
     timer = Timer()
     for module in (functions, classes, keyed):
         monkeypatch.setattr(module, "monotonic", lambda: timer.now_s)
-    monkeypatch.setattr(blackbox, "time", SimpleNamespace(monotonic=lambda: timer.now_s))
     signals = SimpleNamespace(setitimer=timer.set, ITIMER_REAL=0)
     monkeypatch.setattr(blackbox, "signal", signals)
-    monkeypatch.setattr(engine_support, "Box", lambda *_: Box(None, TIMEOUT_S))
+    monkeypatch.setattr(engine_support, "Box", lambda *_: Box(None, TIMEOUT_S, lambda: timer.now_s))
     return timer
 
 
