@@ -96,6 +96,8 @@ def test_processes_of_a_folder_whose_name_is_no_text_are_found(tmp_path: Path) -
     folder = tmp_path / os.fsdecode(b"\xff")
     with subprocess.Popen(["sleep", "60"], env={MARK: str(folder)}) as process:
         try:
+            # Its environment is there a moment after ``Popen`` has returned.
+            until(lambda: list(marked(folder)), "a process of the folder", 10.0)
             assert [one.pid for one in marked(folder)] == [process.pid]
         finally:
             process.kill()

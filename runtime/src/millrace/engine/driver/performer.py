@@ -90,7 +90,7 @@ class RealPerformer:
         self._asking = Errands("asking-sources", post, fail)
         self._cancelling = Errands("cancel", post, fail)
         self._reader = InboxReader(equipment.mailbox, post, self._inbox_away, fail)
-        self._orderly = False
+        self._run_ends = False
         self._spark = ThreadPoolExecutor(1, thread_name_prefix="attempt")
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="ahead")
         self._prepared: dict[AttemptId, Future[FirstPassRun | None]] = {}
@@ -171,7 +171,7 @@ class RealPerformer:
             ending = Thread(target=_cancel_all, args=(self._active,), name="end", daemon=True)
             ending.start()
             ending.join(CANCEL_S)
-        self._reader.stop(self._orderly)
+        self._reader.stop(self._run_ends)
         # What asks a source must not meet one that is closed.
         self._asking.join(CALL_END_S)
         self._equipment.planner.stop()
@@ -536,7 +536,7 @@ class RealPerformer:
         failed = action.kind not in e.ORDERLY
         log.log(logging.ERROR if failed else logging.INFO, action.text)
         self._equipment.events.add(e.Notify("DriverStopped", action.text, warning=failed))
-        self._orderly = action.kind in (e.StopKind.DRAINED, e.StopKind.ASKED)
+        self._run_ends = action.kind in (e.StopKind.DRAINED, e.StopKind.ASKED)
         return []
 
 

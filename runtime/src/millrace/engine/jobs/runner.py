@@ -29,9 +29,9 @@ from millrace.engine.jobs.jvm import private_folder
 from millrace.engine.jobs.notices import await_deaths
 from millrace.engine.jobs.resident import NotResidentError, Resident
 from millrace.engine.jobs.session import FOLDER, SHIPPED, sql_session
+from millrace.engine.jobs.shares import share
 from millrace.engine.jobs.sizes import MOST_ROOTS, WindowSizes
 from millrace.engine.program import kit as kit_files
-from millrace.engine.program.cutting import cut_intent
 from millrace.engine.program.kit import Kit
 from millrace.engine.program.link import LISTENS, Place, Work
 from millrace.engine.program.program import Program
@@ -48,7 +48,6 @@ from millrace.engine.task.sqlstage import (
     values,
 )
 from millrace.engine.task.state import Services
-from millrace.engine.task.steps.ends import Piece
 from millrace.engine.task.worker import (
     FirstPass,
     Job,
@@ -63,7 +62,6 @@ from millrace.protocol.types import (
     AttemptPlan,
     Evidence,
     Intent,
-    RootRange,
     TaskReport,
 )
 from millrace.sources.base import Source
@@ -511,28 +509,3 @@ def _away(error: MillraceError, services: Services) -> str:
     if isinstance(error, AckLogAwayError) and services.log is not None:
         return services.log.name
     return error.server if isinstance(error, UnreachableError) else ""
-
-
-def share(intent: Intent, tasks: int, sources: Mapping[str, Source]) -> list[list[Piece]]:
-    """Cut a window's roots into consecutive parts of nearly equal size, one for each task."""
-    pieces: list[list[Piece]] = []
-    rest, first, left = intent, 0, intent.roots
-    for number in range(tasks):
-        count = -(-left // (tasks - number))
-        mine, rest = (rest, rest) if number == tasks - 1 else cut_intent(rest, count, sources)
-        pieces.append(_pieces(mine, first))
-        first += count
-        left -= count
-    return pieces
-
-
-def _pieces(intent: Intent, first: int) -> list[Piece]:
-    pieces = []
-    for part in intent.ranges:
-        pieces.append(Piece(first, part))
-        first += part.count
-    for replay in intent.replays:
-        alone = RootRange(replay.source, replay.partition, replay.offset, 1, replay.locator)
-        pieces.append(Piece(first, alone, replay.number))
-        first += 1
-    return pieces

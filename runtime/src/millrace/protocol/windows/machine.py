@@ -551,12 +551,12 @@ class Windows:
         if event.member_lost:
             notice = e.Notify("WindowHeldUp", event.reason, event.id.window, warning=True)
             # That a server is full is told once, and not by every attempt.
-            told = [] if event.full else [notice]
+            notices = [] if event.full else [notice]
             self._refused = min(self._refused + 1, FULL_HOLDS + 1) if event.full else 0
             if event.full:
                 self._tight_until_s = self._now_s + TIGHT_S
             self._hold_until_s = self._now_s + HOLD_S * 2.0 ** max(self._refused - 1, 0)
-            actions = [*told, *self._run_over(cancel=False), e.Wake(self._hold_until_s)]
+            actions = [*notices, *self._run_over(cancel=False), e.Wake(self._hold_until_s)]
             # What holds the window up may last: nothing may pile up until the next commit.
             assert self.record is not None
             return actions + self._forget(self.record, self.record)
@@ -565,8 +565,8 @@ class Windows:
     def _verdict_given(self, event: e.VerdictGiven) -> list[e.Action]:
         assert isinstance(self.doing, Judging)
         verdict, marker, winners = event.verdict, self.doing.marker, self.doing.winners
-        judged = marker.intent.roots - len(marker.excluded)
-        if verdict.complete + len(verdict.incomplete) != judged:
+        expected = marker.intent.roots - len(marker.excluded)
+        if verdict.complete + len(verdict.incomplete) != expected:
             # Roots that no acker has judged are not complete.
             verdict = replace(verdict, window_complete=False)
         return self._judge(verdict.id, self._judged(verdict.id, winners, verdict), winners)
