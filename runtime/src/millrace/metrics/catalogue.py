@@ -83,7 +83,8 @@ DEAD = _counter("millrace_dead_letters_total", "Roots that failed for good.")
 DEAD_HELD = _gauge("millrace_dead_letters_held", "Dead letters that nobody took out yet.")
 LAG = _gauge(
     "millrace_lag_records",
-    "Records that wait in the sources. Left out while one cannot be asked.",
+    "Records that wait in the sources, 0 for one that does not tell (`lag_records`; a generator "
+    "without `rate` and `count`). Left out while one cannot be asked.",
 )
 RECOVERY_S = _histogram(
     "millrace_recovery_seconds",

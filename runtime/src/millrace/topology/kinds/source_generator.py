@@ -36,7 +36,10 @@ class GeneratorSourceKind(SourceKind[GeneratorSource]):
     """Records that are computed from a seed and their number."""
 
     name = "generator"
-    meaning = "Made-up records."
+    meaning = (
+        "Made-up records, the same for the same seed: `id long` from 0 on, `key string` (`k0` to "
+        "`k999`), `value double` from 0 to below 1."
+    )
     settings = GeneratorSource
     runs = "millrace.sources.generator:GeneratorSource"
     edits = (
