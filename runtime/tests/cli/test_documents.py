@@ -266,7 +266,7 @@ def test_what_the_guide_says_of_files(tmp_path: Path) -> None:
 
 def test_the_code_of_the_guide() -> None:
     shown = blocks(ROOT / "docs" / "code.md", "python")
-    processors, changed = map(names_in, shown[:2])
+    _, processors, changed = map(names_in, shown[:3])
     (source,) = (names_in(block) for block in shown if "class Ticks(" in block)
     kinds = {
         name: spec_of(processors[name]).kind.value
@@ -290,6 +290,7 @@ def test_the_code_of_the_guide() -> None:
     plan = ticks.plan(None, 3)
     (piece,) = plan.ranges
     assert [v for part in ticks.read(piece) for v in part.data.column(0).to_pylist()] == [0, 1, 2]
+    assert plan.lag_records == 2
     assert ticks.plan(plan.offsets, 3).drained
 
 

@@ -137,8 +137,8 @@ def test_the_text_says_what_a_small_window_is() -> None:
     assert f"Up to {MOST_ROOTS:,} are one task, unless several would be done" in text
     assert "a tenth of a second sooner" in text
     assert GAIN_S == 0.1
-    load = " ".join((ROOT / "docs" / "operations.md").read_text().split())
-    assert f"would be [one task](guarantees.md#a-window): one of up to {MOST_ROOTS:,} records" in load
+    scaling = " ".join((ROOT / "docs" / "operations.md").read_text().split())
+    assert f"one task](guarantees.md#a-window): one of up to {MOST_ROOTS:,} records" in scaling
 
 
 def test_the_text_names_the_least_window_that_begins_before() -> None:
