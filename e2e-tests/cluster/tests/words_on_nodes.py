@@ -46,12 +46,12 @@ RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 WAIT_S = 300.0
 SEED = 7
-WORDS = [f"w{number}" for number in range(97)] + ["mill", "race"]
+TARRYING, TARRIES_S = "tarry", 0.001
+"""A line with this word at its beginning takes so long, where the code is ``special``."""
+WORDS = [f"w{number}" for number in range(97)] + ["mill", "race", TARRYING]
 LINES, PAUSE_S = 3_000, 1.0
 DEADLY = "deadly"
 """A line of this word alone ends the worker that splits it, where the code is ``special``."""
-TARRYING, TARRIES_S = "tarry", 0.001
-"""A line with this word at its beginning takes so long there."""
 
 JUDGED = """
 from collections import Counter
