@@ -251,7 +251,7 @@ def test_a_first_pass_that_ran_before_is_gone_on_with_whatever_was_learned_since
     write_lines(tmp_path, LINES)
     run = windows(COUNT, MOST_ROOTS)
     one_task = iter([False, True])
-    monkeypatch.setattr(run.runner._sizes, "one_task", lambda _: next(one_task, True))
+    monkeypatch.setattr(run.runner._sizes, "one_task", lambda *_: next(one_task, True))
 
     run.prepares = True
     assert run.go().verdict.complete

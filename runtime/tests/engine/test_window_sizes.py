@@ -36,7 +36,7 @@ def largest(sizes: WindowSizes) -> int:
     low, high = 0, 1_000_000
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if sizes.one_task(middle) else (low, middle - 1)
+        low, high = (middle, high) if sizes.one_task(middle, 2) else (low, middle - 1)
     return low
 
 
@@ -71,7 +71,15 @@ def test_several_tasks_that_are_sooner_done_stay_several() -> None:
     alone(sizes, 1.0, 1.0, 1.0)
     for _ in range(5):
         ran(sizes, 1_000, (0.25, 0.25), (0.25, 0.25))
-        assert not sizes.one_task(1_000)
+        assert not sizes.one_task(1_000, 2)
+
+
+def test_where_no_two_tasks_run_at_a_time_several_are_never_sooner_done() -> None:
+    sizes = WindowSizes()
+    alone(sizes, 5.0, 5.0, 5.0)
+    assert not sizes.one_task(MOST_ROOTS, 2)
+    assert sizes.one_task(MOST_ROOTS, 1)
+    assert not sizes.one_task(MOST_ROOTS + 1, 1)
 
 
 def test_what_takes_as_long_in_each_of_several_tasks_is_one_again() -> None:
@@ -79,11 +87,11 @@ def test_what_takes_as_long_in_each_of_several_tasks_is_one_again() -> None:
     sizes = WindowSizes()
     alone(sizes, 1.0, 1.0, 1.0)
     for _ in range(3):
-        assert not sizes.one_task(1_000)
+        assert not sizes.one_task(1_000, 2)
         ran(sizes, 1_000, (0.95, 1.0))
-    assert sizes.one_task(1_000)
+    assert sizes.one_task(1_000, 2)
     alone(sizes, 1.0, 1.0, 1.0, 1.0)
-    assert sizes.one_task(1_000)
+    assert sizes.one_task(1_000, 2)
 
 
 def test_what_takes_less_in_all_tasks_than_in_one_before_is_one_again() -> None:
@@ -91,7 +99,7 @@ def test_what_takes_less_in_all_tasks_than_in_one_before_is_one_again() -> None:
     alone(sizes, 1.0, 1.0, 1.0)
     for _ in range(2):
         ran(sizes, 1_000, (0.01, 0.01))
-    assert sizes.one_task(1_000)
+    assert sizes.one_task(1_000, 2)
 
 
 def test_of_a_few_roots_that_are_soon_done_nothing_is_learned() -> None:
@@ -103,7 +111,7 @@ def test_of_a_few_roots_that_are_soon_done_nothing_is_learned() -> None:
     assert largest(sizes) == 5
     for _ in range(2):
         ran(sizes, 10, (0.001, 0.001))
-    assert sizes.one_task(10)
+    assert sizes.one_task(10, 2)
 
 
 def test_one_root_is_one_task_and_replays_tell_nothing_of_others() -> None:

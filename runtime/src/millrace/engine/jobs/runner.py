@@ -184,7 +184,7 @@ class AttemptRunner:
         the JVM: all of it then runs when its turn has come. Raises what ``run`` raises.
         """
         program = self._program
-        if self._sizes.one_task(plan.intent.roots) or not _reads_only(program):
+        if self._sizes.one_task(plan.intent.roots, program.parallelism) or not _reads_only(program):
             return None
         services = self._services()
         try:
@@ -207,7 +207,8 @@ class AttemptRunner:
         Raises ``AttemptDied``, or another ``MillraceError`` where running again cannot help
         (a source that lost its data, a sink that refuses).
         """
-        whole = first is None and self._sizes.one_task(plan.intent.roots)
+        parallelism = self._program.parallelism
+        whole = first is None and self._sizes.one_task(plan.intent.roots, parallelism)
         services = self._services()
         self._cancelled &= {plan.id}  # others are over
         try:

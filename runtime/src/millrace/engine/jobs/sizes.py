@@ -48,7 +48,7 @@ class WindowSizes:
         for report in reports:
             passes[report.task.pass_no].append(report.worked_s)
         whole_s = sum(sum(tasks) for tasks in passes.values())
-        if roots < _TELLING_ROOTS and whole_s <= GAIN_S and self.one_task(roots):
+        if roots < _TELLING_ROOTS and whole_s <= GAIN_S and self.one_task(roots, max(shape)):
             return
         if max(shape) == 1:
             self._alone_s = _last(self._alone_s, whole_s / roots)
@@ -58,13 +58,14 @@ class WindowSizes:
             # One task would not take longer than all of them together.
             self._alone_s = _last(self._alone_s, whole_s / roots)
 
-    def one_task(self, roots: int) -> bool:
-        """Whether a window of so many roots is one task: several would hardly be sooner done. One
-        that is slower or quicker than those before and behind it says nothing."""
+    def one_task(self, roots: int, parallelism: int) -> bool:
+        """Whether a window of so many roots is one task: several, of so many at a time, would
+        hardly be sooner done. A window that is slower or quicker than those before and behind it
+        says nothing."""
         alone_s, shared_s = self._alone_s, self._shared_s
         if roots > self._most_roots:
             return False
-        if roots == 1 or len(alone_s) < _WINDOWS:
+        if roots == 1 or parallelism == 1 or len(alone_s) < _WINDOWS:
             return True
         tried = len(shared_s) == _WINDOWS
         gain_s = median(alone_s) - (median(shared_s) if tried else 0.0)
@@ -72,7 +73,7 @@ class WindowSizes:
 
     def most_tasks(self, roots: int, parallelism: int) -> int:
         """How many tasks a window of at most so many roots has at a time."""
-        return 1 if self.one_task(roots) else parallelism
+        return 1 if self.one_task(roots, parallelism) else parallelism
 
 
 def _last(before: tuple[float, ...], one: float) -> tuple[float, ...]:
