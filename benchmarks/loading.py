@@ -27,13 +27,13 @@ from recovery_functions import KEY_BYTES, spread
 from millrace.protocol.record import extend
 from millrace.protocol.types import Segment, Stamp
 from millrace.state.client import StateClient
-from millrace.state.embedded import EmbeddedServer
 from millrace.state.keyed.aggregates import Aggregate
 from millrace.state.keyed.aggregatestate import AggregateState
 from millrace.state.keyed.cache import StateCache, StateKey
 from millrace.state.keyed.keys import hash_keys, key_groups, mask_of
 from millrace.state.keyed.loading import Extent
 from millrace.state.servers import WHOLE, ObjectPart, StateAccess, StateObject, StateServers
+from millrace_e2e.embedded import started
 
 GROUPS = 128
 PARTITIONS = 2
@@ -131,7 +131,7 @@ def main() -> None:
 def measured(folder: Path, size_mb: int, touched: int) -> dict[str, float]:
     """Figures of one size."""
     result: dict[str, float] = {}
-    with EmbeddedServer.start(folder) as server:
+    with started(folder) as server:
         client = StateClient(server.address, "loading")
         client.stamp(STAMP)
         owners = ((server.address.name,),) * GROUPS
@@ -148,7 +148,7 @@ def measured(folder: Path, size_mb: int, touched: int) -> dict[str, float]:
         client.close()
         server.kill()
     begun = time.monotonic()
-    with EmbeddedServer.start(folder):
+    with started(folder):
         result["server_s"] = time.monotonic() - begun
     print(f"    server: {result['server_s']:.2f} s", flush=True)
     return result

@@ -39,9 +39,9 @@ class Parted:
     def view(self) -> dict[str, Any]:
         return processes.view(self.place.work)
 
-    def port(self, name: str) -> int:
+    def socket(self, name: str) -> str:
         (url,) = [one["url"] for one in self.view()["target"] if one["name"] == name]
-        return int(url.rpartition(":")[2])
+        return str(url).removeprefix("unix://")
 
     def record_epoch(self, name: str) -> int:
         """Of which view the record is that a server holds."""
@@ -53,22 +53,22 @@ class Parted:
     def go_on(self, windows: int = 2) -> None:
         self.run.await_sealed(self.run.status()["sealed"] + windows, WAIT_S)
 
-    def part(self, name: str, way: Way) -> int:
-        """Part the driver from a server; its port."""
-        port = self.port(name)
-        before = self.proxy.carried[port]
+    def part(self, name: str, way: Way) -> str:
+        """Part the driver from a server; where that listens."""
+        path = self.socket(name)
+        before = self.proxy.carried[path]
         assert before > 0, "nobody comes this way"
-        self.proxy.lead(port, way)
-        return port
+        self.proxy.lead(path, way)
+        return path
 
     def without(self, name: str) -> None:
         """The server is left out, and windows go on."""
         self.await_members([one for one in self.names if one != name])
         self.go_on()
 
-    def heal(self, port: int) -> None:
+    def heal(self, path: str) -> None:
         """The server is let in again, the same life of it."""
-        self.proxy.lead(port, Way.FREE)
+        self.proxy.lead(path, Way.FREE)
         self.await_members(self.names)
         self.go_on(1)
 
@@ -90,15 +90,15 @@ def test_a_server_that_only_the_driver_cannot_reach_is_left_out_and_let_in_again
             parted.await_members(names)
             lives = processes.listed(place.work, "state")
             # Half open: nothing comes back, and nobody says so. The first has the ack log.
-            port = parted.part("state-0", Way.SWALLOWED)
+            path = parted.part("state-0", Way.SWALLOWED)
             parted.without("state-0")
             assert len(run.events(LEFT_OUT)) == 1
-            parted.heal(port)
+            parted.heal(path)
             # Refused at once, and a driver that starts meanwhile finds it so. It dies when some of
             # the others have the record, while to one of them the way is too long.
-            far = parted.port("state-2")
+            far = parted.socket("state-2")
             proxy.lead(far, Way.FREE, loses=scripts.load("write_record").sha.encode())
-            port = parted.part("state-1", Way.CUT)
+            path = parted.part("state-1", Way.CUT)
             (driver,) = processes.listed(place.work, "driver")
             (place.marks / SENT).unlink()
             epoch = parted.view()["epoch"]
@@ -110,19 +110,19 @@ def test_a_server_that_only_the_driver_cannot_reach_is_left_out_and_let_in_again
             proxy.lead(far, Way.FREE)
             parted.without("state-1")
             assert run.status()["execution"] >= 3
-            parted.heal(port)
+            parted.heal(path)
             # Slow is not silent.
             told = len(run.events(LEFT_OUT))
-            proxy.lead(parted.port("state-2"), Way.FREE, 0.3)
+            proxy.lead(parted.socket("state-2"), Way.FREE, 0.3)
             parted.go_on(3)
             assert len(run.events(LEFT_OUT)) == told
-            proxy.lead(parted.port("state-2"), Way.FREE)
+            proxy.lead(parted.socket("state-2"), Way.FREE)
             # More than may be lost: windows wait for them, and for nothing else.
             away = len(run.events(AWAY))
-            ports = [parted.part(name, Way.CUT) for name in names[:copies]]
+            paths = [parted.part(name, Way.CUT) for name in names[:copies]]
             run.until(lambda: len(run.events(AWAY)) >= away + copies, "those that are away", WAIT_S)
-            for port in ports:
-                proxy.lead(port, Way.FREE)
+            for path in paths:
+                proxy.lead(path, Way.FREE)
             parted.go_on()
             assert run.status()["members"] == names
             assert len(run.events(LEFT_OUT)) == told
@@ -146,14 +146,14 @@ def test_a_server_that_only_tasks_cannot_reach_is_left_out_and_let_in_again(plac
             # The first has the ack log.
             for name in ("state-1", "state-0"):
                 before = len(run.events(LEFT_OUT))
-                port = parted.part(name, Way.CUT)
+                path = parted.part(name, Way.CUT)
                 parted.without(name)
                 # More than once where it was tried again meanwhile.
                 told = [event["text"] for event in run.events(LEFT_OUT)[before:]]
                 assert told
                 said = f"state server {name} answers the driver, and tasks have not reached it"
                 assert all(text.startswith(said) for text in told)
-                parted.heal(port)
+                parted.heal(path)
             assert run.events(AWAY) == []
             assert processes.listed(place.work, "state") == lives
             place.gate.touch()

@@ -1,4 +1,4 @@
-"""A TCP proxy between a run's drivers, or its Python workers, and its state servers.
+"""A proxy between a run's drivers, or its Python workers, and its state servers.
 
 All others go to the servers directly, so that what the proxy does to a server parts it from those
 alone. Their side of it is ``startup/sitecustomize.py``.
@@ -7,7 +7,7 @@ alone. Their side of it is ``startup/sitecustomize.py``.
 from __future__ import annotations
 
 import socket
-import struct
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -19,7 +19,6 @@ from pathlib import Path
 STARTUP = Path(__file__).with_name("startup")
 
 _CHUNK = 1 << 16
-_RESET = struct.pack("ii", 1, 0)
 
 
 class Way(Enum):
@@ -27,7 +26,7 @@ class Way(Enum):
 
     FREE = "free"
     CUT = "cut"
-    """They are reset, and new ones are refused."""
+    """They end, and new ones do at once."""
     SWALLOWED = "swallowed"
     """They stay, as those of a host that is gone do; nothing arrives on either side."""
 
@@ -51,42 +50,40 @@ class _Pair:
     def close(self) -> None:
         for end in (self.near, self.far):
             with suppress(OSError):
-                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
 
 
 class Detour:
-    """The proxy; servers are known by their ports."""
+    """The proxy; servers are known by the paths of their sockets."""
 
-    def __init__(self) -> None:
-        self._rules: dict[int, _Rule] = {}
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._rules: dict[str, _Rule] = {}
         self._lock = threading.Lock()
-        self.carried: dict[int, int] = {}
-        """Bytes that went through, by port."""
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.carried: dict[str, int] = {}
+        """Bytes that went through, by path."""
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(place)
+        self._listener.listen()
         threading.Thread(target=self._accept, name="detour", daemon=True).start()
 
     @property
     def environment(self) -> dict[str, str]:
         """What a run is started with, so that its drivers come this way."""
-        return {"MILLRACE_E2E_PROXY": self._port, "PYTHONPATH": str(STARTUP)}
+        return {"MILLRACE_E2E_PROXY": self._place, "PYTHONPATH": str(STARTUP)}
 
     @property
     def for_tasks(self) -> dict[str, str]:
         """What a run is started with, so that its Python workers come this way."""
-        return {"MILLRACE_E2E_TASKS_PROXY": self._port, "PYTHONPATH": str(STARTUP)}
+        return {"MILLRACE_E2E_TASKS_PROXY": self._place, "PYTHONPATH": str(STARTUP)}
 
-    @property
-    def _port(self) -> str:
-        return str(self._listener.getsockname()[1])
-
-    def lead(self, port: int, way: Way, delay_s: float = 0.0, loses: bytes = b"") -> None:
+    def lead(self, path: str, way: Way, delay_s: float = 0.0, loses: bytes = b"") -> None:
         """From now on this is what becomes of the connections to a server; ``delay_s`` is what
         each piece takes in either direction. A piece that has ``loses`` in it is swallowed, and
         what comes behind it."""
         with self._lock:
-            rule = self._rules.setdefault(port, _Rule())
+            rule = self._rules.setdefault(path, _Rule())
             rule.way, rule.delay_s, rule.loses = way, delay_s, loses
             cut = rule.pairs if way is Way.CUT else []
             if cut:
@@ -111,27 +108,27 @@ class Detour:
             threading.Thread(target=self._serve, args=(near,), daemon=True).start()
 
     def _serve(self, near: socket.socket) -> None:
-        port = _asked_for(near)
+        path = _asked_for(near)
         with self._lock:
-            rule = self._rules.setdefault(port, _Rule())
+            rule = self._rules.setdefault(path, _Rule())
             refused = rule.way is Way.CUT
         try:
             if refused:
                 raise ConnectionRefusedError
-            far = socket.create_connection(("127.0.0.1", port))
+            far = socket.socket(socket.AF_UNIX)
+            far.connect(path)
         except OSError:
-            near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             near.close()
             return
         pair = _Pair(near, far)
         with self._lock:
             rule.pairs.append(pair)
-        back = threading.Thread(target=self._carry, args=(far, near, pair, rule, port), daemon=True)
+        back = threading.Thread(target=self._carry, args=(far, near, pair, rule, path), daemon=True)
         back.start()
-        self._carry(near, far, pair, rule, port)
+        self._carry(near, far, pair, rule, path)
 
     def _carry(
-        self, one: socket.socket, other: socket.socket, pair: _Pair, rule: _Rule, port: int
+        self, one: socket.socket, other: socket.socket, pair: _Pair, rule: _Rule, path: str
     ) -> None:
         with suppress(OSError):
             while data := one.recv(_CHUNK):
@@ -142,27 +139,28 @@ class Detour:
                 if not pair.useless:
                     other.sendall(data)
                     with self._lock:
-                        self.carried[port] = self.carried.get(port, 0) + len(data)
+                        self.carried[path] = self.carried.get(path, 0) + len(data)
         if rule.way is not Way.SWALLOWED:
             pair.close()
 
 
-def _asked_for(near: socket.socket) -> int:
-    """The port in the first line, and not a byte behind it."""
+def _asked_for(near: socket.socket) -> str:
+    """The path in the first line, and not a byte behind it."""
     line = b""
     while not line.endswith(b"\n"):
         found = near.recv(1)
         if not found:
-            return 0
+            return ""
         line += found
-    return int(line)
+    return line.decode().rstrip("\n")
 
 
 @contextmanager
 def detour() -> Iterator[Detour]:
     """A proxy that is closed at the end."""
-    proxy = Detour()
-    try:
-        yield proxy
-    finally:
-        proxy.close()
+    with tempfile.TemporaryDirectory(prefix="detour-") as folder:
+        proxy = Detour(f"{folder}/s")
+        try:
+            yield proxy
+        finally:
+            proxy.close()

@@ -12,7 +12,8 @@ from command_calls import command
 
 from millrace.errors import ExitCode
 from millrace.local.java import release_in
-from millrace.state.embedded import EmbeddedServer, free_port
+from millrace_e2e.embedded import started
+from millrace_e2e.valkey import free_port
 
 SPEC = """
   sources: [{name: lines, files: {path: texts, watch: false}}]
@@ -157,7 +158,7 @@ def test_connect_asks_servers_and_changes_nothing(file, tmp_path) -> None:
     assert "sink 'out'" in sink
     assert f"127.0.0.1:{port} does not answer" in sink
     assert "cannot be reached" in state
-    server = EmbeddedServer.start(tmp_path / "server")
+    server = started(tmp_path / "server", place=free_port())
     try:
         place = server.address.url
         bare = place.replace("redis://", f"redis://:{server.address.password}@")

@@ -25,6 +25,7 @@ from millrace.protocol.events import DeadLetterRequest
 from millrace.protocol.types import Components, DeadSegment, Record, Replay, Stamp, Tag
 from millrace.state.client import StateAddress, StateClient
 from millrace.topology.load import parse
+from millrace_e2e.embedded import sockets
 
 TEXT = """
 apiVersion: millrace.dev/v1alpha1
@@ -78,7 +79,7 @@ def folder(tmp_path: Path) -> WorkFolder:
     made = open_folder(tmp_path / "work", "poison", tmp_path / "t.yaml", SystemClock())
     topology = parse(TEXT)
     write_json(made.topology, topology.document())
-    (server,) = state_servers(made, topology)
+    (server,) = state_servers(made, topology, sockets())
     store(server.start(), made.uid)
     server.stop()
     return made
@@ -87,7 +88,7 @@ def folder(tmp_path: Path) -> WorkFolder:
 @pytest.fixture
 def edited(folder: WorkFolder) -> WorkFolder:
     """Behind window 5 the source was removed, and another one of its name came."""
-    (server,) = state_servers(folder, parse(TEXT))
+    (server,) = state_servers(folder, parse(TEXT), sockets())
     address = server.start()
     client = StateClient(address, folder.uid)
     client.wipe()
@@ -164,7 +165,7 @@ def test_letters_of_a_removed_source_are_shown_and_dropped_but_not_replayed(
 
 def test_letters_of_a_living_run_come_from_its_server(folder: WorkFolder) -> None:
     lease = take_over(folder.path, lambda _: None)
-    (server,) = state_servers(folder, parse(TEXT))
+    (server,) = state_servers(folder, parse(TEXT), sockets())
     address = server.start()
     try:
         member = {"name": address.name, "run_id": address.run_id, "url": address.url}
@@ -205,7 +206,7 @@ def encode(letters: list[dict[str, Any]], version: int = 1) -> bytes:
 
 def damage(folder: WorkFolder, how: str) -> None:
     """The letters of window 2 become unreadable."""
-    (server,) = state_servers(folder, parse(TEXT))
+    (server,) = state_servers(folder, parse(TEXT), sockets())
     client = StateClient(server.start(), folder.uid)
     stamp = Stamp(2, 2)
     client.stamp(stamp)

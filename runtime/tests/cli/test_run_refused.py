@@ -16,8 +16,8 @@ from millrace.clock import SystemClock
 from millrace.errors import ExitCode
 from millrace.local.files import write_json
 from millrace.local.workdir import open_folder
-from millrace.state.embedded import free_port
 from millrace.topology.load import parse
+from millrace_e2e.valkey import free_port
 
 TEXT = """
 apiVersion: millrace.dev/v1alpha1

@@ -30,6 +30,7 @@ from millrace.state.keyed.columnstate import ColumnState
 from millrace.state.keyed.dictstate import DictState
 from millrace.state.readable import Readable
 from millrace.topology.load import parse
+from millrace_e2e.embedded import sockets
 
 K = 128
 SPEC = """
@@ -95,7 +96,7 @@ def folder(tmp_path: Path, request: pytest.FixtureRequest) -> WorkFolder:
     made = open_folder(tmp_path / "work", "first", tmp_path / "t.yaml", SystemClock())
     topology = parse(HEAD + SPEC)
     write_json(made.topology, topology.document())
-    (server,) = state_servers(made, topology)
+    (server,) = state_servers(made, topology, sockets())
     chains = {"count": (segment("1/count", 9),), "visits": (segment("1/visits", 3),)}
     store(
         server.start(),

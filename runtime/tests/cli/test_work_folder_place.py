@@ -14,7 +14,7 @@ from command_calls import called
 from millrace.clock import SystemClock
 from millrace.errors import ExitCode
 from millrace.local.workdir import find_folder, open_folder
-from millrace.state.embedded import free_port
+from millrace_e2e.valkey import free_port
 
 TEXT = """
 apiVersion: millrace.dev/v1alpha1

@@ -9,14 +9,14 @@ import pytest
 import type_values as tv
 from engine_support import Windows, compiled
 
-from millrace.state.embedded import EmbeddedServer
+from millrace_e2e.embedded import started
 
 _uids = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
 def state_server(tmp_path_factory):
-    server = EmbeddedServer.start(tmp_path_factory.mktemp("state"))
+    server = started(tmp_path_factory.mktemp("state"))
     yield server
     server.stop()
 

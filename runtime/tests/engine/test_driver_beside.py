@@ -37,6 +37,7 @@ from millrace.protocol.types import Guarantee, Phase, Replay, Stamp, Tag, View
 from millrace.ring import owners
 from millrace.state.client import connect
 from millrace.state.embedded import EmbeddedServer
+from millrace_e2e.embedded import started
 
 UID = "beside"
 STAMP = Stamp(1, 1)
@@ -49,7 +50,7 @@ def servers(tmp_path) -> Iterator[list[EmbeddedServer]]:
     for name in names:
         (tmp_path / name).mkdir(mode=0o700)
         (tmp_path / name / "password").write_text("thesameforboth")
-    made = [EmbeddedServer.start(tmp_path / name, name) for name in names]
+    made = [started(tmp_path / name, name) for name in names]
     yield made
     for server in made:
         os.kill(server.pid, signal.SIGCONT)

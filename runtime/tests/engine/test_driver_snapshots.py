@@ -54,6 +54,7 @@ from millrace.snapshots.retention import Retention, own_name
 from millrace.snapshots.timelines import Fork
 from millrace.snapshots.writing import Subject, write_snapshot
 from millrace.state.embedded import EmbeddedServer
+from millrace_e2e.embedded import started
 from millrace_e2e.waiting import until
 
 UID = "snapshots-of-a-driver"
@@ -65,7 +66,7 @@ EDITED = Components(1, {"lines": 0}, {}, {"out": 0})
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
     (tmp_path / "state-0").mkdir(mode=0o700)
-    made = EmbeddedServer.start(tmp_path / "state-0", "state-0")
+    made = started(tmp_path / "state-0", "state-0")
     yield made
     os.kill(made.pid, signal.SIGCONT)
     made.stop()

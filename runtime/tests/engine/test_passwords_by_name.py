@@ -18,8 +18,9 @@ from millrace.protocol.server import Stamped
 from millrace.protocol.types import Phase, Stamp, View
 from millrace.redisserver import open_client
 from millrace.ring import owners
-from millrace.state.embedded import EmbeddedOptions, EmbeddedServer
+from millrace.state.embedded import EmbeddedServer
 from millrace.state.servers import StateObject, StateServers
+from millrace_e2e.embedded import started
 
 UID = "by-name"
 OF = of_root_key("r" * 48, UID)
@@ -29,10 +30,7 @@ STAMP = Stamp(1, 1)
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[list[EmbeddedServer]]:
-    made = [
-        EmbeddedServer.start(tmp_path / name, name, EmbeddedOptions(password=OF(name)))
-        for name in NAMES
-    ]
+    made = [started(tmp_path / name, name, password=OF(name)) for name in NAMES]
     yield made
     for server in made:
         server.stop()

@@ -41,7 +41,7 @@ def windows(tmp_path, state_server, uid):
 
 def redis(state_server, uid, options):
     address = state_server.address
-    url = address.url.replace("://", f"://:{address.password}@")
+    url = f"{address.url}?password={address.password}"
     return f'redis: {{url: "{url}", {options % {"uid": uid}}}}'
 
 

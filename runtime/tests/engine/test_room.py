@@ -19,7 +19,7 @@ from millrace.protocol import events as e
 from millrace.protocol.record import first_record
 from millrace.protocol.types import AttemptId, Phase, Tag, View
 from millrace.redisserver import MemoryUse
-from millrace.state.embedded import EmbeddedOptions, EmbeddedServer
+from millrace_e2e.embedded import started
 
 UID = "room"
 
@@ -43,8 +43,8 @@ def test_a_server_without_a_limit_is_never_nearly_full():
 
 
 def test_what_servers_say_is_in_the_figures_and_one_that_is_away_is_left_out(tmp_path):
-    with EmbeddedServer.start(tmp_path / "a", "a", EmbeddedOptions(16 << 20)) as server:
-        away = EmbeddedServer.start(tmp_path / "b", "b")
+    with started(tmp_path / "a", "a", max_memory_bytes=16 << 20) as server:
+        away = started(tmp_path / "b", "b")
         away.stop()
         members = (server.address.member(), away.address.member())
         stores = Stores(UID, shared(server.address.password))

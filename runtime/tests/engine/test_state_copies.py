@@ -29,10 +29,11 @@ from millrace.protocol.types import (
     View,
 )
 from millrace.state.client import StateClient
-from millrace.state.embedded import EmbeddedOptions, EmbeddedServer
+from millrace.state.embedded import EmbeddedServer
 from millrace.state.errors import UnreachableError
 from millrace.state.keyed.chunks import digest_of
 from millrace.state.servers import owners_of
+from millrace_e2e.embedded import started
 
 UID = "copied"
 STAMP = Stamp(2, 1)
@@ -43,9 +44,9 @@ NAMES = {"a": 0b01, "b": 0b10, "c": 0b11}
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[EmbeddedServer]]:
-    started = [EmbeddedServer.start(tmp_path_factory.mktemp(f"m{n}")) for n in range(4)]
-    yield started
-    for server in started:
+    made = [started(tmp_path_factory.mktemp(f"m{n}")) for n in range(4)]
+    yield made
+    for server in made:
         server.stop()
 
 
@@ -322,7 +323,7 @@ def test_an_older_driver_copies_nothing(world: World) -> None:
 def test_a_member_that_is_away_is_told(
     servers: list[EmbeddedServer], tmp_path: Path, monkeypatch
 ) -> None:
-    gone = EmbeddedServer.start(tmp_path)
+    gone = started(tmp_path)
     world = World([*servers[:2], gone, servers[3]], monkeypatch)
     gone.stop()
     told = world.copy(record("a"))
@@ -333,7 +334,7 @@ def test_a_member_that_is_away_is_told(
 def test_a_source_that_is_away_is_passed_over_where_another_has_the_object(
     servers: list[EmbeddedServer], tmp_path: Path, monkeypatch
 ) -> None:
-    gone = EmbeddedServer.start(tmp_path)
+    gone = started(tmp_path)
     world = World([*servers[:3], gone], monkeypatch)
     gone.stop()
     world.put(1, "a")
@@ -353,7 +354,7 @@ def test_a_member_without_room_is_named(
     servers: list[EmbeddedServer], tmp_path: Path, monkeypatch, learning: bool
 ) -> None:
     """As one that is full: what windows write there is refused in the same way."""
-    small = EmbeddedServer.start(tmp_path, options=EmbeddedOptions(max_memory_bytes=6 << 20))
+    small = started(tmp_path, max_memory_bytes=6 << 20)
     try:
         world = World([*servers[:2], small, servers[2]], monkeypatch)
         world.clients[1].put(STAMP, [("b", b"x" * (8 << 20))])
@@ -387,7 +388,7 @@ def test_an_object_is_read_from_the_next_where_the_first_that_names_it_falls_sil
     servers: list[EmbeddedServer], tmp_path: Path, monkeypatch, leaves: bool
 ) -> None:
     """Whether the first is an older member, or one of the view that stays."""
-    ending = EmbeddedServer.start(tmp_path)
+    ending = started(tmp_path)
     try:
         order = [*servers[:2], ending, servers[2]] if leaves else [ending, *servers[:3]]
         world = World(order, monkeypatch)
@@ -411,7 +412,7 @@ def test_an_object_is_read_from_the_next_where_the_first_that_names_it_falls_sil
 def test_what_the_first_owner_does_not_give_is_read_from_the_second(
     servers: list[EmbeddedServer], tmp_path: Path, monkeypatch
 ) -> None:
-    gone = EmbeddedServer.start(tmp_path)
+    gone = started(tmp_path)
     world = World([gone, *servers[:3]], monkeypatch)
     gone.stop()
     members = tuple(world.members[:2])
@@ -462,7 +463,7 @@ def test_a_server_that_refuses_what_may_be_mended_is_told_as_one_that_does_not_a
     tmp_path: Path, setting: str, value: str, text: str
 ) -> None:
     """So windows wait, or others go on without it; once it is mended it answers."""
-    with EmbeddedServer.start(tmp_path) as server:
+    with started(tmp_path) as server:
         member = server.address.member()
         admin = StateClient(server.address, "admin").redis
         before = admin.config_get(setting)[setting]

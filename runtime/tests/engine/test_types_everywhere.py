@@ -304,7 +304,7 @@ def test_a_value_beyond_its_type_is_a_record_that_cannot_be_decoded(
 def test_redis_shows_every_value_as_files_do(tmp_path, state_server, uid, zone, mode):
     """But for binary, which Redis holds as it is."""
     address = state_server.address
-    url = f"redis://:{address.password}@{address.url.removeprefix('redis://')}"
+    url = f"{address.url}?password={address.password}"
     options = {"url": url, "stream": f"{uid}-rows", **mode}
     if "key" in mode:
         options = {**mode, "url": url, "key": f"{uid}:{{id}}"}

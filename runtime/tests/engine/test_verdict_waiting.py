@@ -18,7 +18,6 @@ from millrace.protocol.acklog import SliceOwners
 from millrace.protocol.types import AttemptId, CloseMarker, Intent, Phase, Verdict, View
 from millrace.ring import assign
 from millrace.state.client import connect
-from millrace.state.embedded import EmbeddedServer
 from millrace.tracking import log as tracking_log
 from millrace.tracking.control import AckControl
 from millrace.tracking.log import (
@@ -29,6 +28,7 @@ from millrace.tracking.log import (
     reader_name,
 )
 from millrace.tracking.process import connect as connect_acker
+from millrace_e2e.embedded import started
 from millrace_e2e.waiting import until
 
 UID = "judged"
@@ -51,7 +51,7 @@ def relent(redis):
 
 @pytest.fixture
 def server(tmp_path):
-    own = EmbeddedServer.start(tmp_path / "server")
+    own = started(tmp_path / "server")
     yield own
     own.stop()
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 from faults_driver import CODE, Life, laboratory
 
-from millrace.state.embedded import EmbeddedServer
+from millrace_e2e.embedded import started
 from millrace_e2e.harness import Place
 
 if str(CODE) not in sys.path:
@@ -22,7 +22,7 @@ def lab(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def state_server(tmp_path_factory):
-    server = EmbeddedServer.start(tmp_path_factory.mktemp("state"))
+    server = started(tmp_path_factory.mktemp("state"))
     yield server
     server.stop()
 

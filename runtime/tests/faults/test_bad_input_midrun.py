@@ -14,9 +14,9 @@ import pytest
 
 from millrace.errors import ExitCode
 from millrace.state.client import StateClient
-from millrace.state.embedded import EmbeddedServer
 from millrace_e2e import feed, ledger, valkey
 from millrace_e2e.checker import Promise
+from millrace_e2e.embedded import started
 from millrace_e2e.judge import judge
 from millrace_e2e.topologies import Shape, history
 
@@ -41,7 +41,7 @@ def one_more_life(live, place, uid):
 @pytest.fixture
 def own_server(tmp_path):
     """A state server that a test may ill-treat."""
-    server = EmbeddedServer.start(tmp_path / "own-server")
+    server = started(tmp_path / "own-server")
     yield server
     server.stop()
 
@@ -112,7 +112,7 @@ def parquet_topology():
 def test_windows_wait_for_a_state_server_that_is_away(live, place, tmp_path):
     write(place)
     feed.add_file(place.texts / "a.txt", feed.text(range(LINES), 1))
-    server = EmbeddedServer.start(tmp_path / "own-server")
+    server = started(tmp_path / "own-server")
     try:
         life = live(server.address)
         life.until(lambda: life.sealed() >= 5, "windows")
@@ -122,7 +122,7 @@ def test_windows_wait_for_a_state_server_that_is_away(live, place, tmp_path):
         assert before * WINDOW < LINES
     finally:
         server.stop()
-    server = EmbeddedServer.start(tmp_path / "own-server")
+    server = started(tmp_path / "own-server")
     try:
         life.move(server.address)
         assert life.wait() == 0
@@ -141,7 +141,7 @@ def test_a_test_that_fails_leaves_no_driver(live, place, tmp_path, waits_for):
     else:
         write(place)
     feed.add_file(place.texts / "a.txt", feed.text(range(LINES), 1))
-    server = EmbeddedServer.start(tmp_path / "own-server")
+    server = started(tmp_path / "own-server")
     try:
         life = live(server.address)
         if waits_for == "its sink":

@@ -112,7 +112,7 @@ def test_rows_without_a_key_become_dead_letters_and_the_stream_goes_on(
     lab, live, place, state_server
 ):
     address = state_server.address
-    url = address.url.replace("://", f"://:{address.password}@")
+    url = f"{address.url}?password={address.password}"
     sink = {"redis": {"url": url, "mode": "hash", "key": "blame:{word}"}}
     place.write(simple("fault_blame:keyed", sink))
     feed.add_file(place.texts / "a.txt", b"a\nbad\nb\nbad\nc\n")

@@ -416,10 +416,10 @@ import sys
 from pathlib import Path
 import yaml
 from engine_support import Windows, compiled
-from millrace.state.embedded import EmbeddedServer
+from millrace_e2e.embedded import started
 place = Path(sys.stdin.readline().strip())
 spec = yaml.safe_dump(yaml.safe_load(sys.stdin.read())["spec"])
-server = EmbeddedServer.start(place)
+server = started(place)
 try:
     for whole in (False, True):
         folder = place / f"whole-{whole}"

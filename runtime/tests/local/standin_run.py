@@ -24,6 +24,7 @@ from millrace.local.supervisor import RunPlan, RunResult, Supervisor
 from millrace.local.takeover import Holder, take_over
 from millrace.local.workdir import open_folder
 from millrace.protocol.ackerload import AckerBounds
+from millrace_e2e.embedded import sockets
 
 TREE = Path(__file__).with_name("standin_tree.py")
 
@@ -77,9 +78,9 @@ def run(folder_path: Path, servers: int) -> RunResult:
 
     answer_s = float(os.environ.get("ANSWER_S", "15"))
     lease = take_over(folder.path, waiting, answer_s)
-    passwords = RunPasswords(folder.path, folder.uid)
+    passwords, scratch = RunPasswords(folder.path, folder.uid), sockets()
     plan = RunPlan(
-        [Embedded(f"state-{n}", folder.path, passwords) for n in range(servers)],
+        [Embedded(f"state-{n}", folder.path, scratch, passwords) for n in range(servers)],
         AckerPlan(
             lambda _, count: [
                 specification("acker", f"acker-{n}", folder.path) for n in range(count)
@@ -91,7 +92,7 @@ def run(folder_path: Path, servers: int) -> RunResult:
         Scaling(
             copies=1,
             wanted=frozenset(f"state-{n}" for n in range(servers)),
-            make=lambda name: Embedded(name, folder.path, passwords),
+            make=lambda name: Embedded(name, folder.path, scratch, passwords),
             view=lambda: None,
             asked=Watched(folder.scale, Scale).look,
             refusal=lambda _: "",

@@ -28,11 +28,12 @@ from millrace.protocol.types import (
     Verdict,
     View,
 )
-from millrace.state.embedded import EmbeddedOptions, EmbeddedServer
+from millrace.state.embedded import EmbeddedServer
 from millrace.state.viewfile import ViewFile
 from millrace.tracking.control import AckControl
 from millrace.tracking.log import AckLog
 from millrace.tracking.process import connect
+from millrace_e2e.embedded import started
 
 ROOTS = 10_000
 
@@ -81,7 +82,7 @@ def judged(server: EmbeddedServer, window: int) -> Verdict | None:
 def test_figures_are_measured_where_a_window_is_judged(tmp_path: Path) -> None:
     figures, view = tmp_path / "ackers" / "acker-0.json", tmp_path / "view.json"
     with (
-        EmbeddedServer.start(tmp_path / "state") as server,
+        started(tmp_path / "state") as server,
         acker(view, figures, server.address.password),
     ):
         # It is there before the view is, as at the birth of a topology.
@@ -101,8 +102,8 @@ def test_the_log_is_read_where_the_view_says(tmp_path: Path) -> None:
     view, passwords = tmp_path / "view.json", RunPasswords(tmp_path, "u")
 
     def start(name: str) -> EmbeddedServer:
-        options = EmbeddedOptions(password=passwords.of(name), users=passwords.users())
-        return EmbeddedServer.start(tmp_path / name, name, options)
+        given = {"password": passwords.of(name), "users": passwords.users()}
+        return started(tmp_path / name, name, **given)
 
     with start("state-0") as first, start("state-1") as second:
         assert first.address.password != second.address.password

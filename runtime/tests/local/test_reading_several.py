@@ -24,6 +24,7 @@ from millrace.protocol.types import Member, Phase, Stamp, Tag, View
 from millrace.state.client import StateClient
 from millrace.state.viewfile import ViewFile
 from millrace.topology.load import parse
+from millrace_e2e.embedded import sockets
 
 TOPOLOGY = """
 apiVersion: millrace.dev/v1alpha1
@@ -42,7 +43,7 @@ class World:
 
     def __init__(self, folder: WorkFolder) -> None:
         self.folder = folder
-        self.servers: list[StateServer] = state_servers(folder, parse(TOPOLOGY))
+        self.servers: list[StateServer] = state_servers(folder, parse(TOPOLOGY), sockets())
         self.clients = [StateClient(server.start(), folder.uid) for server in self.servers]
         for client in self.clients:
             client.stamp(STAMP)

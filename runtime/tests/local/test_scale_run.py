@@ -238,11 +238,11 @@ def test_members_of_the_last_run_are_started_with_those_that_are_asked_for(
 ) -> None:
     """After a run that was made larger they may hold the only copy of something."""
     assert members_of(folder) == []
-    assert [one.name for one in state_servers(folder, topology)] == [
+    assert [one.name for one in state_servers(folder, topology, folder.path)] == [
         "state-0",
         "state-1",
         "state-2",
     ]
     assert ViewFile(folder.view).cas(0, view(folder.uid, Phase.MOVING, 4, 5)) == 1
     assert members_of(folder) == [f"state-{number}" for number in range(5)]
-    assert len(state_servers(folder, topology)) == 5
+    assert len(state_servers(folder, topology, folder.path)) == 5

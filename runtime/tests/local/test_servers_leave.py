@@ -13,6 +13,7 @@ from standins import until
 from millrace.clock import SystemClock
 from millrace.local.servers import Embedded, RunPasswords, ServerKeeper
 from millrace.protocol.types import Member, Phase, View
+from millrace_e2e.embedded import sockets
 
 NAMES = ("state-0", "state-1")
 
@@ -29,7 +30,7 @@ class World:
         )
 
     def make(self, name: str) -> Embedded:
-        return Embedded(name, self.folder, RunPasswords(self.folder, "u"))
+        return Embedded(name, self.folder, sockets(), RunPasswords(self.folder, "u"))
 
     def tell(self, kind: str, text: str) -> None:
         self.told.append(kind)

@@ -21,6 +21,7 @@ from millrace.state import embedded
 from millrace.state.client import StateClient
 from millrace.state.embedded import password_in
 from millrace.topology.load import parse
+from millrace_e2e.embedded import sockets
 
 TOPOLOGY = parse("""
 apiVersion: millrace.dev/v1alpha1
@@ -46,7 +47,7 @@ class World:
         )
 
     def make(self, name: str) -> Embedded:
-        return Embedded(name, self.folder, self.passwords)
+        return Embedded(name, self.folder, sockets(), self.passwords)
 
     def names(self) -> set[str]:
         return {member.name for member in self.keeper.proposed}
@@ -107,7 +108,7 @@ def test_servers_of_the_next_run_have_each_their_own(tmp_path: Path, trouble: st
     folder = open_folder(tmp_path, "several", Path("t.yaml"), SystemClock())
 
     def run() -> list[str | None]:
-        servers = state_servers(folder, TOPOLOGY)
+        servers = state_servers(folder, TOPOLOGY, sockets())
         try:
             given = [server.start().password for server in servers]
             assert [password_in(tmp_path / one.name) for one in servers] == given
@@ -136,7 +137,7 @@ def test_servers_of_the_next_run_have_each_their_own(tmp_path: Path, trouble: st
 
 def test_servers_that_are_named_but_not_started_leave_nothing_behind(tmp_path: Path) -> None:
     folder = open_folder(tmp_path, "several", Path("t.yaml"), SystemClock())
-    state_servers(folder, TOPOLOGY)
+    state_servers(folder, TOPOLOGY, sockets())
     assert not list(tmp_path.glob("state-*"))
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 import redis
 from standins import running, until
@@ -20,9 +22,11 @@ from millrace.local.servers import Embedded, External, RunPasswords, reach
 from millrace.local.workdir import open_folder
 from millrace.redisserver import open_client
 from millrace.state.client import StateClient
-from millrace.state.embedded import EmbeddedOptions, EmbeddedServer, free_port
+from millrace.state.embedded import EmbeddedServer
 from millrace.state.errors import UnreachableError
 from millrace.topology.load import parse
+from millrace_e2e.embedded import sockets, started
+from millrace_e2e.valkey import free_port
 
 TOPOLOGY = """
 apiVersion: millrace.dev/v1alpha1
@@ -37,7 +41,7 @@ spec:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer.start(tmp_path / "own", options=EmbeddedOptions(port=free_port())) as one:
+    with started(tmp_path / "own", place=free_port()) as one:
         yield one
 
 
@@ -67,30 +71,35 @@ def test_another_incarnation_behind_the_same_url_is_noticed(server: EmbeddedServ
     first = own.start()
     server.kill()
     port = int(server.address.url.rpartition(":")[2])
-    with EmbeddedServer.start(server.folder, options=EmbeddedOptions(port=port)) as second:
+    with started(server.folder, place=port) as second:
         until(lambda: own.address != first, "the new incarnation")
         assert own.address is not None
         assert own.address.run_id == second.address.run_id
         own.stop()
 
 
-def test_a_port_that_was_taken_meanwhile_is_replaced(tmp_path: Path) -> None:
-    ours = Embedded("state-0", tmp_path, RunPasswords(tmp_path, "u"))
+def test_a_server_that_died_comes_back_at_its_socket_which_others_cannot_have(
+    tmp_path: Path,
+) -> None:
+    ours = Embedded("state-0", tmp_path, sockets(), RunPasswords(tmp_path, "u"))
     first = ours.start()
     assert ours.pid is not None
+    assert psutil.Process(ours.pid).net_connections("inet") == []
+    # Whoever reads the password of a client must have bound the socket, and none but its user can.
+    socket = Path(first.url.removeprefix("unix://"))
+    assert stat.S_IMODE(socket.stat().st_mode) == 0o700
+    assert stat.S_IMODE(socket.parent.stat().st_mode) == 0o700
     os.kill(ours.pid, signal.SIGKILL)
     until(lambda: ours.ended() is not None, "its end")
-    options = EmbeddedOptions(port=int(first.url.rpartition(":")[2]))
-    with EmbeddedServer.start(tmp_path / "other", options=options):
-        second = ours.start()
-        assert second.url != first.url
-        assert second.run_id != first.run_id
-        ours.stop()
+    second = ours.start()
+    assert second.url == first.url
+    assert second.run_id != first.run_id
+    ours.stop()
 
 
 def test_each_embedded_server_has_a_password_of_its_own(tmp_path: Path) -> None:
     folder = open_folder(tmp_path, "several", Path("t.yaml"), SystemClock())
-    servers = state_servers(folder, parse(TOPOLOGY))
+    servers = state_servers(folder, parse(TOPOLOGY), sockets())
     addresses = [server.start() for server in servers]
     try:
         assert len({address.password for address in addresses}) == 3

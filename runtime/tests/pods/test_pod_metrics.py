@@ -45,6 +45,7 @@ from millrace.tracking.control import AckControl
 from millrace.tracking.log import AckLog
 from millrace.tracking.message import AckMessage, Seeds, encode
 from millrace.tracking.process import connect
+from millrace_e2e.embedded import started
 from millrace_e2e.podprocess import PASSWORD, TOPOLOGY, Pod, make_secret, secret_of
 from millrace_e2e.waiting import until
 
@@ -97,7 +98,7 @@ def read(text: str, metrics: Sequence[Metric]) -> dict[tuple[str, ...], float]:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer.start(tmp_path / "state") as server:
+    with started(tmp_path / "state") as server:
         yield server
 
 
@@ -191,7 +192,7 @@ def test_an_acker_reads_from_servers_of_all_releases_with_the_password_that_it_h
     held = secret_of(UID)
     own = held[pods.password_key("words-acker-0")].strip()
     given = PASSWORD if release == "shared" else own
-    with EmbeddedServer.start(tmp_path / "state", "words-state-0") as server:
+    with started(tmp_path / "state", "words-state-0") as server:
         admin, introduction = connect(server.address.url, server.address.password), Introduction()
 
         def open_log(url: str) -> AckLog:

@@ -23,7 +23,7 @@ from millrace.protocol.server import (
 from millrace.protocol.types import Stamp, Tag
 from millrace.simulate.parts.server import ServerModel
 from millrace.state.client import StateClient
-from millrace.state.embedded import EmbeddedServer
+from millrace_e2e.embedded import started
 
 UID = "conformance"
 NAMES = [f"{n}.1.0.0.0.1/state/counts" for n in range(6)]
@@ -35,7 +35,7 @@ class Real:
     def __init__(self, folder: Path, uid: str) -> None:
         self._folder, self._uid = folder, uid
         self._clients: dict[str, StateClient] = {}
-        self.server = EmbeddedServer.start(folder)
+        self.server = started(folder)
 
     @property
     def run_id(self) -> str:
@@ -50,7 +50,7 @@ class Real:
     def kill_and_start(self) -> None:
         self.server.kill()
         self.stop()
-        self.server = EmbeddedServer.start(self._folder)
+        self.server = started(self._folder)
 
     def stop(self) -> None:
         for client in self._clients.values():

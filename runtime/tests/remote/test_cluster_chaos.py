@@ -36,6 +36,8 @@ from millrace.remote.topology import find
 from millrace.state.embedded import EmbeddedServer
 from millrace.topology.model import StreamTopology
 from millrace.topology.secretrefs import SecretRef
+from millrace_e2e.embedded import started
+from millrace_e2e.valkey import free_port
 
 OF_A_RECORD = {"epoch": 2, "phase": "open", "dead_letters": 0, "totals": Totals()}
 AT_REST = {**OF_A_RECORD, "sealed": 7, "published": 7, "lag_records": 0}
@@ -551,7 +553,7 @@ def test_what_runs_below_a_process_is_killed_and_nothing_else() -> None:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer.start(tmp_path_factory.mktemp("server")) as running:
+    with started(tmp_path_factory.mktemp("server"), place=free_port()) as running:
         yield running
 
 

@@ -37,6 +37,7 @@ from millrace.remote.topology import find
 from millrace.state.client import StateClient
 from millrace.state.embedded import EmbeddedServer
 from millrace.state.keyed.dictstate import DictState
+from millrace_e2e.embedded import connected, started
 
 PLACE = ("-n", NAMESPACE)
 CACHE = {"name": "cache", "key": "password"}
@@ -69,7 +70,7 @@ def visits() -> bytes:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer.start(tmp_path_factory.mktemp("server"), "words-state-0") as running:
+    with started(tmp_path_factory.mktemp("server"), "words-state-0") as running:
         client, stamp, tag = StateClient(running.address, UID), Stamp(1, 1), Tag(1, 1, 1, 9)
         chains = {"visits": (Segment("1/visits", 3, (1 << 128) - 1, base=True, rows=1),)}
         dead = (DeadSegment("1.2.0/dead", 2, 1),)
@@ -96,8 +97,7 @@ def words(cluster: FakeCluster, server: EmbeddedServer) -> FakeCluster:
     cluster.put(
         f"{CORE}/secrets/words-secret", data={"password": base64.b64encode(password).decode()}
     )
-    host, _, port = server.address.url.removeprefix("redis://").rpartition(":")
-    cluster.ports["words-state-0"] = lambda: socket.create_connection((host, int(port)))
+    cluster.ports["words-state-0"] = lambda: connected(server)
     return cluster
 
 

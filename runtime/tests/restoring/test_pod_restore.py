@@ -37,6 +37,7 @@ from millrace.snapshots.writing import Subject, write_snapshot
 from millrace.state.client import StateClient
 from millrace.state.embedded import EmbeddedServer
 from millrace.topology.model import StreamTopology
+from millrace_e2e.embedded import started
 
 UID = "life-1"
 HELD = 5
@@ -202,7 +203,7 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
     (tmp_path / "state-0").mkdir(mode=0o700)
-    server = EmbeddedServer.start(tmp_path / "state-0", "state-0")
+    server = started(tmp_path / "state-0", "state-0")
     yield Bench(server, tmp_path)
     server.stop()
 

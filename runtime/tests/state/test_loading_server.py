@@ -10,7 +10,8 @@ import pytest
 
 from millrace.errors import StateServerError
 from millrace.state import embedded
-from millrace.state.embedded import EmbeddedOptions, EmbeddedServer, StartingServer
+from millrace.state.embedded import EmbeddedServer, StartingServer
+from millrace_e2e.embedded import options
 
 TIMEOUT_S = 60.0
 
@@ -70,7 +71,7 @@ def starting(folder: Path, monkeypatch: pytest.MonkeyPatch, server: str) -> Star
     binary.write_text(f"#!{sys.executable} -IS\n{server}")
     binary.chmod(0o700)
     monkeypatch.setenv(embedded.BINARY_VARIABLE, str(binary))
-    return StartingServer(folder / "state", options=EmbeddedOptions(start_timeout_s=TIMEOUT_S))
+    return StartingServer(folder / "state", "state-0", options(start_timeout_s=TIMEOUT_S))
 
 
 def asked(folder: Path) -> int:

@@ -22,16 +22,18 @@ from millrace.errors import ProtocolError, StateServerError
 from millrace.protocol.server import MISSING, OK, Found, Listed, NotOwner, Reason, TagTooLow
 from millrace.protocol.types import Member, Stamp, Tag
 from millrace.state.client import StateAddress, StateClient, connect, discover
-from millrace.state.embedded import EmbeddedOptions, EmbeddedServer, free_port
+from millrace.state.embedded import EmbeddedServer
 from millrace.state.errors import OutOfMemoryError, UnreachableError
 from millrace.state.messages import MAX_OBJECT_BYTES
+from millrace_e2e.embedded import started
+from millrace_e2e.valkey import free_port
 
 STAMP = Stamp(1, 1)
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer.start(tmp_path_factory.mktemp("state")) as running:
+    with started(tmp_path_factory.mktemp("state")) as running:
         yield running
 
 
@@ -200,7 +202,7 @@ def test_no_record_is_acknowledged_before_the_first_file_of_a_server_is_written(
     tmp_path: Path,
 ) -> None:
     """``appendonly`` was switched on a moment ago: killed now, it would come back empty."""
-    with EmbeddedServer.start(tmp_path) as server:
+    with started(tmp_path) as server:
         client = StateClient(server.address, "t", timeout_s=1.0)
         client.redis.config_set("appendonly", "no")
         client.redis.set("large", "x")
@@ -297,8 +299,7 @@ def _fill(client: StateClient) -> Iterator[str]:
 
 
 def test_full_memory_refuses_objects_and_still_takes_records(tmp_path: Path) -> None:
-    options = EmbeddedOptions(max_memory_bytes=6 << 20)
-    with EmbeddedServer.start(tmp_path, options=options) as full:
+    with started(tmp_path, max_memory_bytes=6 << 20) as full:
         client = StateClient(full.address, "t")
         client.stamp(STAMP)
         names = list(_fill(client))

@@ -18,7 +18,6 @@ from millrace.protocol.server import Listed, NotOwner, Reason, Stamped
 from millrace.protocol.types import Member, Phase, Stamp, View
 from millrace.ring import owners
 from millrace.state.client import StateClient
-from millrace.state.embedded import EmbeddedServer
 from millrace.state.errors import (
     NotOwnerError,
     ObjectMissingError,
@@ -32,6 +31,7 @@ from millrace.state.servers import (
     StateServers,
     owners_of,
 )
+from millrace_e2e.embedded import started
 
 STAMP = Stamp(1, 1)
 OWNERS = (("s0", "s1"), ("s1", "s2"), ("s2", "s0"), ("s0", "s1"))
@@ -41,7 +41,7 @@ class Cluster:
     """Three servers and a view in which each key group has two owners."""
 
     def __init__(self, folder: Path) -> None:
-        self.servers = {n: EmbeddedServer.start(folder / n, n) for n in ("s0", "s1", "s2")}
+        self.servers = {n: started(folder / n, n) for n in ("s0", "s1", "s2")}
         addresses = tuple(server.address for server in self.servers.values())
         self.access = StateAccess("t", STAMP, addresses, OWNERS)
         self.stores = StateServers(self.access, StateClient)
@@ -180,7 +180,7 @@ def test_an_object_that_is_nowhere_is_missing(cluster: Cluster) -> None:
 def test_a_restarted_owner_is_passed_over_and_never_believed(cluster: Cluster) -> None:
     cluster.stores.put([StateObject("a", b"A", 1)])
     cluster.servers["s0"].kill()
-    cluster.servers["s0"] = EmbeddedServer.start(cluster.servers["s0"].folder, "s0")
+    cluster.servers["s0"] = started(cluster.servers["s0"].folder, "s0")
     reborn = replace(cluster.access.addresses[0], url=cluster.servers["s0"].address.url)
     access = replace(cluster.access, addresses=(reborn, *cluster.access.addresses[1:]))
     stores = StateServers(access, StateClient)

@@ -22,8 +22,8 @@ from millrace.sinks.files import FileSink
 from millrace.sinks.redis import RedisSink
 from millrace.sources.files import FileSource
 from millrace.sources.generator import GeneratorSource
-from millrace.state.embedded import EmbeddedServer
 from millrace.testing import check_sink, check_source
+from millrace_e2e.embedded import started
 
 GUIDE = Path(__file__).parents[3] / "docs" / "code.md"
 
@@ -31,9 +31,8 @@ GUIDE = Path(__file__).parents[3] / "docs" / "code.md"
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a real server."""
-    running = EmbeddedServer.start(tmp_path_factory.mktemp("redis"))
-    host, _, port = running.address.url.removeprefix("redis://").partition(":")
-    yield f"redis://:{running.address.password}@{host}:{port}"
+    running = started(tmp_path_factory.mktemp("redis"))
+    yield f"{running.address.url}?password={running.address.password}"
     running.stop()
 
 

@@ -14,11 +14,12 @@ from millrace.ids import name_id
 from millrace.protocol.acklog import source_edge
 from millrace.protocol.types import AttemptId, CloseMarker, Intent, RootRange
 from millrace.redisserver import open_client
-from millrace.state.embedded import EmbeddedOptions, EmbeddedServer
+from millrace.state.embedded import EmbeddedServer
 from millrace.tracking.access import acker_rules
 from millrace.tracking.control import AckControl
 from millrace.tracking.log import AckerLoad, AckLog, reader_name
 from millrace.tracking.process import Acker, connect
+from millrace_e2e.embedded import started
 
 UID = "u[1]*"
 PASSWORD = "a" * 64
@@ -28,9 +29,7 @@ LOG = f"mr:{{{UID}}}:ack:"
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
     rules = acker_rules(UID, [digest("b" * 64), digest(PASSWORD)])
-    with EmbeddedServer.start(
-        tmp_path / "state", options=EmbeddedOptions(users={ACKER_USER: rules})
-    ) as server:
+    with started(tmp_path / "state", users={ACKER_USER: rules}) as server:
         yield server
 
 

@@ -4,7 +4,7 @@
 variable                        what it does
 ==============================  ====================================================================
 ``MILLRACE_E2E_PROXY``          leads a driver's connections to state servers through the proxy of
-                                ``millrace_e2e.detour`` at that port
+                                ``millrace_e2e.detour`` at that socket
 ``MILLRACE_E2E_TASKS_PROXY``    the same for the Python workers of a run
 ``MILLRACE_E2E_BUSY``           an acker takes a core for as long as a file of its name is in that
                                 folder
@@ -31,14 +31,14 @@ BUSY = os.environ.get("MILLRACE_E2E_BUSY", "")
 ACKERS_IDLE_S = os.environ.get("MILLRACE_E2E_ACKERS_IDLE_S", "")
 
 
-def _through_proxy(direct: Any, port: int) -> Any:
+def _through_proxy(direct: Any, proxy: str) -> Any:
     def connect(self: socket.socket, address: Any) -> None:
         caller = sys._getframe(1).f_globals.get("__name__")
-        if caller != "redis.connection" or not isinstance(address, tuple):
+        if caller != "redis.connection" or self.family is not socket.AF_UNIX:
             direct(self, address)
             return
-        direct(self, ("127.0.0.1", port))
-        self.sendall(b"%d\n" % address[1])
+        direct(self, proxy)
+        self.sendall(f"{address}\n".encode())
 
     return connect
 
@@ -57,12 +57,12 @@ def _take_a_core(mark: str) -> None:
 
 if PROXY and "millrace.engine.driver.main" in sys.orig_argv:
     socket.socket.connect = _through_proxy(  # type: ignore[method-assign]
-        socket.socket.connect, int(PROXY)
+        socket.socket.connect, PROXY
     )
 
 if TASKS_PROXY and "millrace.engine.task.daemon" in sys.orig_argv:
     socket.socket.connect = _through_proxy(  # type: ignore[method-assign]
-        socket.socket.connect, int(TASKS_PROXY)
+        socket.socket.connect, TASKS_PROXY
     )
 
 if BUSY and "millrace.local.acker" in sys.orig_argv:

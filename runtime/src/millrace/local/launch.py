@@ -176,18 +176,21 @@ def edits_since(folder: WorkFolder, topology: StreamTopology) -> Edits:
 
 
 def state_servers(
-    folder: WorkFolder, topology: StreamTopology, passwords: RunPasswords | None = None
+    folder: WorkFolder,
+    topology: StreamTopology,
+    sockets: Path,
+    passwords: RunPasswords | None = None,
 ) -> list[StateServer]:
     """The state servers of a topology, not yet started: those that it asks for, and those that
     were members when it last ran, since they may hold the only copy of something. ``passwords``
-    are those of embedded ones."""
+    are those of embedded ones, whose sockets lie in the folder ``sockets``."""
     wanted = topology.spec.state_servers
     if wanted.url is not None:
         return [External(*own_server(wanted), folder.uid)]
     names = server_names(wanted.replicas)
     names += [name for name in members_of(folder) if name not in names]
     passwords = passwords or RunPasswords(folder.path, folder.uid)
-    return [_embedded(folder, name, topology, passwords) for name in names]
+    return [_embedded(folder, name, topology, sockets, passwords) for name in names]
 
 
 def members_of(folder: WorkFolder, *, open_ones: bool = False) -> list[str]:
@@ -207,11 +210,15 @@ def members_of(folder: WorkFolder, *, open_ones: bool = False) -> list[str]:
 
 
 def _embedded(
-    folder: WorkFolder, name: str, topology: StreamTopology, passwords: RunPasswords
+    folder: WorkFolder,
+    name: str,
+    topology: StreamTopology,
+    sockets: Path,
+    passwords: RunPasswords,
 ) -> StateServer:
     limit = topology.spec.state_servers.memory
     limit_bytes = memory_bytes(limit) if limit is not None else 0
-    return Embedded(name, folder.path, passwords, limit_bytes)
+    return Embedded(name, folder.path, sockets, passwords, limit_bytes)
 
 
 def _survived_edits(folder: WorkFolder, topology: StreamTopology) -> Sequence[Edit]:
@@ -451,7 +458,7 @@ class _Plan:
         self._passwords = RunPasswords(folder.path, folder.uid) if own else None
 
     def plan(self) -> RunPlan:
-        servers = state_servers(self._folder, self._topology, self._passwords)
+        servers = state_servers(self._folder, self._topology, self._temporary, self._passwords)
         bounds = acker_bounds(self._topology)
         count = bounds.clamped(self._topology.spec.ackers.replicas)
         ackers = AckerPlan(self.ackers, count, bounds)
@@ -460,7 +467,7 @@ class _Plan:
         return RunPlan(servers, ackers, self.driver, self._scaling(), standby, heap_bytes)
 
     def _scaling(self) -> Scaling:
-        folder, topology = self._folder, self._topology
+        folder, topology, sockets = self._folder, self._topology, self._temporary
         spec = topology.spec.state_servers
         passwords = self._passwords or RunPasswords(folder.path, folder.uid)
         if spec.url is not None:
@@ -470,7 +477,7 @@ class _Plan:
         return Scaling(
             copies=spec.copies,
             wanted=wanted,
-            make=lambda name: _embedded(folder, name, topology, passwords),
+            make=lambda name: _embedded(folder, name, topology, sockets, passwords),
             view=WatchedView(folder.view).look,
             asked=Watched(folder.scale, Scale).look,
             refusal=lambda scale: refusal_of(topology, scale),

@@ -15,7 +15,8 @@ import secrets
 import shutil
 import stat
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from millrace.local.files import read_json, write_json
@@ -32,6 +33,20 @@ _OUTSIDE = re.compile(r"millrace-[0-9a-f]{16}")
 def make(folder: Path) -> Path:
     """A new folder for the temporary files of a run in the work folder ``folder``."""
     clear(folder)
+    return _made(folder)
+
+
+@contextmanager
+def temporary(folder: Path) -> Iterator[Path]:
+    """The same for a while, for who looks at what a run has left; no process of it may live."""
+    remove_temporary(folder)
+    try:
+        yield _made(folder)
+    finally:
+        remove_temporary(folder)
+
+
+def _made(folder: Path) -> Path:
     path = folder / "tmp"
     if len(os.fsencode(path)) > _LONGEST_BYTES:
         path = Path(tempfile.gettempdir()).absolute() / f"millrace-{secrets.token_hex(8)}"

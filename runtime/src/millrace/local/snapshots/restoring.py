@@ -37,6 +37,7 @@ from millrace.clock import Clock
 from millrace.errors import SnapshotError
 from millrace.homes.accepted import Accepted, accept
 from millrace.ids import Timeline, WindowNumber
+from millrace.local import scratch
 from millrace.local.accepted import write_accepted
 from millrace.local.files import write_json
 from millrace.local.launch import state_servers
@@ -246,7 +247,8 @@ class _Restore:
         write_json(self._folder.topology, checked.with_checksum(dict(accepted.topology)))
         with ExitStack() as stack:
             clients: dict[str, StateClient] = {}
-            for server in self._servers():
+            sockets = stack.enter_context(scratch.temporary(self._folder.path))
+            for server in self._servers(sockets):
                 stack.callback(server.stop)
                 address = server.start()
                 clients[address.name] = StateClient(address, self._uid)
@@ -272,10 +274,10 @@ class _Restore:
         parent, now_s = manifest.decoded.tag.timeline, self._clock.now_s()
         return Fork(timeline, parent, manifest.window, manifest.name, last, self._lost, now_s)
 
-    def _servers(self) -> list[StateServer]:
+    def _servers(self, sockets: Path) -> list[StateServer]:
         """Those that the file asks for; what others have held belongs to the timeline before."""
         wanted = self._topology.spec.state_servers
-        servers = state_servers(self._folder, self._topology)
+        servers = state_servers(self._folder, self._topology, sockets)
         if wanted.url is not None:
             return servers
         return [one for one in servers if one.name in server_names(wanted.replicas)]
