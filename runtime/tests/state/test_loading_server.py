@@ -45,8 +45,9 @@ class Answers(socketserver.StreamRequestHandler):
         return b"+OK\\r\\n"
 
 
-socketserver.ThreadingTCPServer.daemon_threads = True
-socketserver.ThreadingTCPServer(("127.0.0.1", int(conf["port"])), Answers).serve_forever()
+socketserver.ThreadingUnixStreamServer.daemon_threads = True
+place = conf["unixsocket"].strip('"')
+socketserver.ThreadingUnixStreamServer(place, Answers).serve_forever()
 """
 
 
