@@ -52,7 +52,7 @@ def kill_driver(run: Run) -> None:
         processes.send(handle, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
 def test_every_line_of_a_living_folder_comes_once_and_in_order(seed: int, place: Place) -> None:
     quick = {"spark.driver.extraJavaOptions": quickjvm.options()}
     order = "modified" if seed % 2 else "name"

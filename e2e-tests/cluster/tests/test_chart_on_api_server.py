@@ -25,8 +25,8 @@ from millrace.homes import pods
 from millrace.kube.configmaps import by_kubeconfig
 from millrace_e2e import kubeapi
 from millrace_e2e.apiobjects import all_objects
-from millrace_e2e.podprocess import free_port
 from millrace_e2e.scrape import EVERY, unset
+from millrace_e2e.valkey import free_port
 from millrace_e2e.waiting import TooLateError, until
 from millrace_operator.kube import kinds
 

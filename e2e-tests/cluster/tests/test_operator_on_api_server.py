@@ -34,7 +34,7 @@ from millrace.kube.journalmap import JournalMap
 from millrace.kube.viewmap import ViewMap
 from millrace.protocol.types import Phase, View
 from millrace_e2e import kubeapi
-from millrace_e2e.podprocess import free_port
+from millrace_e2e.valkey import free_port
 from millrace_e2e.waiting import until
 from millrace_operator.kube import kinds
 from millrace_operator.kube.lease import Lease

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from millrace.guard import die_with
 from millrace.homes import pods
 from millrace.homes.passwords import secret_data
 from millrace.homes.pods import Role
+from millrace_e2e.valkey import free_port
 from millrace_e2e.waiting import until
 
 WAIT_S = 120.0
@@ -27,13 +27,6 @@ PASSWORD = "a" * 40
 ROOT = "o" * 48
 TOPOLOGY = "words"
 UID = "uid-1"
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 that was free a moment ago."""
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def make_secret(folder: Path, *passwords: str) -> Path:

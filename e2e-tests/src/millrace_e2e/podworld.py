@@ -31,8 +31,9 @@ from millrace.protocol.types import Member
 from millrace.topology.model import StreamTopology
 from millrace_e2e.kubeapi import ApiServer
 from millrace_e2e.podmanifests import Manifest, Pods
-from millrace_e2e.podprocess import TOPOLOGY, UID, Pod, free_port, mounted, secret_of
+from millrace_e2e.podprocess import TOPOLOGY, UID, Pod, mounted, secret_of
 from millrace_e2e.topologies import word_count
+from millrace_e2e.valkey import free_port
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "wordcount"
 CORE = "/api/v1/namespaces/default"

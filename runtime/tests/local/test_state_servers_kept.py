@@ -17,6 +17,7 @@ from standins import running, until
 from millrace.addresses import without_password
 from millrace.clock import SystemClock
 from millrace.errors import StateServerError
+from millrace.local import scratch
 from millrace.local.launch import state_servers
 from millrace.local.servers import Embedded, External, RunPasswords, reach
 from millrace.local.workdir import open_folder
@@ -81,20 +82,22 @@ def test_another_incarnation_behind_the_same_url_is_noticed(server: EmbeddedServ
 def test_a_server_that_died_comes_back_at_its_socket_which_others_cannot_have(
     tmp_path: Path,
 ) -> None:
-    ours = Embedded("state-0", tmp_path, sockets(), RunPasswords(tmp_path, "u"))
-    first = ours.start()
-    assert ours.pid is not None
-    assert psutil.Process(ours.pid).net_connections("inet") == []
-    # Whoever reads the password of a client must have bound the socket, and none but its user can.
-    socket = Path(first.url.removeprefix("unix://"))
-    assert stat.S_IMODE(socket.stat().st_mode) == 0o700
-    assert stat.S_IMODE(socket.parent.stat().st_mode) == 0o700
-    os.kill(ours.pid, signal.SIGKILL)
-    until(lambda: ours.ended() is not None, "its end")
-    second = ours.start()
-    assert second.url == first.url
-    assert second.run_id != first.run_id
-    ours.stop()
+    with scratch.temporary(tmp_path) as folder:
+        ours = Embedded("state-0", tmp_path, folder, RunPasswords(tmp_path, "u"))
+        first = ours.start()
+        assert ours.pid is not None
+        assert psutil.Process(ours.pid).net_connections("inet") == []
+        # Who is told the password of a client has bound the socket, which its user alone can.
+        socket = Path(first.url.removeprefix("unix://"))
+        assert stat.S_IMODE(socket.stat().st_mode) == 0o700
+        assert stat.S_IMODE(socket.parent.stat().st_mode) == 0o700
+        os.kill(ours.pid, signal.SIGKILL)
+        until(lambda: ours.ended() is not None, "its end")
+        second = ours.start()
+        assert second.url == first.url
+        assert second.run_id != first.run_id
+        ours.stop()
+    assert not folder.exists()
 
 
 def test_each_embedded_server_has_a_password_of_its_own(tmp_path: Path) -> None:

@@ -23,11 +23,11 @@ from millrace_e2e.podprocess import (
     UID,
     WAIT_S,
     Pod,
-    free_port,
     make_secret,
     mounted,
     secret_of,
 )
+from millrace_e2e.valkey import free_port
 from millrace_e2e.waiting import until
 
 NEW = "b" * 40

@@ -202,7 +202,7 @@ def test_it_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
     code = (
         "import sys, os, signal\n"
         "from pathlib import Path\n"
-        "from millrace_e2e.embedded import connected, started\n"
+        "from millrace_e2e.embedded import started\n"
         "server = started(Path(sys.argv[1]))\n"
         "print(server.pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -194,12 +194,12 @@ class StartingServer:
         process = self._life.process
         if process.poll() is not None:
             raise self._ended(self._life)
-        url, place = self._options.url, self._options.place
+        asked = StateAddress(self._name, self._options.url, "", self._password)
+        place = self._options.place
+        # Another user who has the port by now is not told the password.
+        ours = isinstance(place, Path) or _listens(place, os.geteuid())
         try:
-            address = None
-            # The port was free a moment ago: another user who has it now is not told the password.
-            if isinstance(place, Path) or _listens(place, os.geteuid()):
-                address = _ask(StateAddress(self._name, url, "", self._password), process.pid)
+            address = _ask(asked, process.pid) if ours else None
         except redis.exceptions.BusyLoadingError:
             # However long its file takes: it says that it is at it.
             self._deadline = time.monotonic() + self._options.start_timeout_s
