@@ -32,6 +32,10 @@ def test_mix64_is_the_finaliser_of_splitmix64() -> None:
     gamma = 0x9E3779B97F4A7C15
     assert ids.mix64(gamma) == 0xE220A8397B1DCDAF
     assert ids.mix64(2 * gamma) == 0x6E789E6AA1B965F4
+    assert [ids.tuple_id(0, ordinal, 0) for ordinal in range(2)] == [
+        0xE220A8397B1DCDAF,
+        0x6E789E6AA1B965F4,
+    ]
 
 
 @given(st.lists(U64S, max_size=20), U64S)
@@ -158,7 +162,7 @@ def test_families_of_any_index_type_equal(
     assert reduce(xor, found[1].tolist(), 0) == reduce(xor, found[0].tolist(), 0)
 
 
-@pytest.mark.parametrize("bad", [[-1], [0, 3], [2, -1], [1, 0, 7]])
+@pytest.mark.parametrize("bad", [[-1], [0, 3], [2, -1], [1, 0, 7], [(1 << 63) - 1, -(1 << 63)]])
 def test_families_of_a_parent_out_of_range_are_not_made(bad: list[int]) -> None:
     assert kernels.child_families(_u64([1, 2, 3]), np.array(bad), 5) is None
     assert kernels.child_families(_u64([]), np.array([0]), 5) is None

@@ -4,8 +4,8 @@
 neighbouring ids would cancel and a lost pair of tuples would look complete. ``mixers`` and
 ``tracking.ids`` hold the same functions over arrays; a test keeps them equal.
 
-Source: the finaliser of splitmix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom
-number generators").
+Source: splitmix64 and its finaliser (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number
+generators").
 """
 
 from __future__ import annotations
@@ -70,9 +70,10 @@ def tracking_id(root: int, replay: int) -> int:
 def tuple_id(parent: int, ordinal: int, edge: int) -> int:
     """Identity of the ``ordinal``-th child of ``parent`` on an edge.
 
-    ``edge`` is ``edge_id``; with it inside, copies sent to two consumers do not cancel.
+    A parent's children are what splitmix64 gives from ``parent + edge`` on. ``edge`` is
+    ``edge_id``; with it inside, copies sent to two consumers do not cancel.
     """
-    return mix(parent ^ edge, ordinal)
+    return mix64(parent + edge + (ordinal + 1) * _GOLDEN)
 
 
 @lru_cache(_KNOWN)

@@ -20,7 +20,7 @@ from millrace.tracking.jit import jit, kernel, vector
 Index = npt.NDArray[np.integer]
 
 _BLOCK = 256
-"""Children hashed at once; their parents' ids and ordinals stay in the first-level cache."""
+"""Children hashed at once; what goes into the hash stays in the first-level cache."""
 
 _U64, _U32, _I64 = types.uint64, types.uint32, types.int64
 _PARENT_TYPES = (types.int64, types.int32, types.uint32)
@@ -28,13 +28,6 @@ _PARENT_TYPES = (types.int64, types.int32, types.uint32)
 
 mix64_compiled = jit(mix64)
 """``ids.mix64``, for use in compiled code."""
-
-
-@jit
-def _hash_block(parent_ids: U64, ordinals: U64, edge: np.uint64, out: U64) -> None:
-    """``tuple_id`` of each pair; a loop without gathers, which becomes vector instructions."""
-    for i in range(out.shape[0]):
-        out[i] = mix64_compiled((parent_ids[i] ^ edge) ^ mix64_compiled(ordinals[i] + GOLDEN))
 
 
 @kernel((vector(_U64, writable=True), _U64, _U64, _U64))
@@ -45,25 +38,12 @@ def _range_seeds(out: U64, base: np.uint64, start: np.uint64, replay: np.uint64)
 
 
 @jit
-def _gather_sorted(
-    parent_ids: U64, parents: Index, place: tuple[np.int64, np.int64], ids: U64, ordinals: U64
-) -> tuple[np.int64, np.int64, int]:
-    """Ids of the parents of one block of children, and the children's ordinals.
-
-    ``place`` is (parent, ordinal) of the child before the block, (0, -1) at the start. Returns
-    that of the block's last child, and the first position where ``parents`` falls or is out of
-    range, else -1.
-    """
-    before, ordinal = place
-    for i in range(parents.shape[0]):
-        parent = np.int64(parents[i])
-        if parent < before or parent >= parent_ids.shape[0]:
-            return before, ordinal, i
-        ordinal = (ordinal + 1) * np.int64(parent == before)
-        before = parent
-        ordinals[i] = ordinal
-        ids[i] = parent_ids[np.uint64(parent)]
-    return before, ordinal, -1
+def _within(parents: Index, count: int) -> bool:
+    """Whether the indices never fall and all are below ``count``."""
+    fallen = False
+    for i in range(1, parents.shape[0]):
+        fallen |= parents[i] < parents[i - 1]
+    return not fallen and parents[0] >= 0 and parents[parents.shape[0] - 1] < count
 
 
 @kernel(
@@ -74,28 +54,35 @@ def _gather_sorted(
 )
 def _children_families(
     parent_ids: U64, parents: Index, edge: np.uint64, out: U64, families: U64
-) -> int:
-    """Ids of children and the XOR of those of each parent.
+) -> bool:
+    """Ids of children and the XOR of those of each parent; False where ``parents`` fall or are out
+    of range.
 
-    Returns the first position where ``parents`` falls or is out of range, else -1.
+    Block by block, in loops of which only the one that hashes has no look-ups and becomes vector
+    instructions. No loop has branches: how many children a parent has cannot be foretold.
     """
-    ids, ordinals = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
-    before, ordinal, family = np.int64(0), np.int64(-1), np.uint64(0)
-    for start in range(0, parents.shape[0], _BLOCK):
-        stop = min(start + _BLOCK, parents.shape[0])
-        before, ordinal, bad = _gather_sorted(
-            parent_ids, parents[start:stop], (before, ordinal), ids, ordinals
-        )
-        if bad >= 0:
-            return start + bad
-        block = out[start:stop]
-        _hash_block(ids, ordinals, edge, block)
+    count = parents.shape[0]
+    if count == 0:
+        return True
+    if not _within(parents, parent_ids.shape[0]):
+        return False
+    states = np.empty(_BLOCK, np.uint64)
+    before, state, family = np.int64(-1), np.uint64(0), np.uint64(0)
+    for start in range(0, count, _BLOCK):
+        stop = min(start + _BLOCK, count)
+        of, block, last = parents[start:stop], out[start:stop], before
         for i in range(block.shape[0]):
-            # All ones but for a first child: no branch, and the last store of a family stays.
-            keep = np.uint64(0) - np.uint64(ordinals[i] != 0)
-            family = (family & keep) ^ block[i]
-            families[np.uint64(parents[start + i])] = family
-    return -1
+            parent = np.int64(of[i])
+            state = (state if parent == before else parent_ids[np.uint64(parent)] + edge) + GOLDEN
+            states[i], before = state, parent
+        for i in range(block.shape[0]):
+            block[i] = mix64_compiled(states[i])
+        for i in range(block.shape[0]):
+            parent = np.int64(of[i])
+            # All ones but for a first child; of a family the last store stays.
+            family = (family & (np.uint64(0) - np.uint64(parent == last))) ^ block[i]
+            families[np.uint64(parent)], last = family, parent
+    return True
 
 
 def range_seeds(source: str, partition: int, start: int, count: int, replay: int = 0) -> U64:
@@ -117,7 +104,7 @@ def child_families(parent_ids: U64, parents: Index, edge: int) -> tuple[U64, U64
     parent_ids, parents = _u64(parent_ids), _parents(parents)
     out = np.empty(len(parents), np.uint64)
     families = np.zeros(len(parent_ids), np.uint64)
-    if _children_families(parent_ids, parents, np.uint64(edge), out, families) >= 0:
+    if not _children_families(parent_ids, parents, np.uint64(edge), out, families):
         return None
     return out, families
 

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from millrace.ids import mix64
 from millrace.mixers import GOLDEN
 from millrace.tracking.jit import kernel, vector
 from millrace.tracking.kernels import child_families, mix64_compiled
@@ -34,9 +33,7 @@ _NONE = np.uint32(UNTRACKED)
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_KNOWN = 256
-_INNER = np.array([mix64(i + int(GOLDEN)) for i in range(_KNOWN)], np.uint64)
-"""The part of a tuple id that depends on its ordinal alone, for small ones."""
+_MASK = (1 << 64) - 1
 
 _U64, _U64_OUT = vector(types.uint64), vector(types.uint64, writable=True)
 _U32, _U32_OUT = vector(types.uint32), vector(types.uint32, writable=True)
@@ -84,9 +81,8 @@ def _emit(
     ids: Any,
 ) -> Any:
     for i in range(roots.size):
-        ordinal = ordinals[i]
-        inner = _INNER[ordinal] if ordinal < _KNOWN else mix64_compiled(np.uint64(ordinal) + GOLDEN)
-        value = mix64_compiled(parent_ids[parents[i]] ^ edge ^ inner)
+        steps = np.uint64(ordinals[i]) + np.uint64(1)
+        value = mix64_compiled(parent_ids[parents[i]] + edge + steps * GOLDEN)
         ids[i] = value
         root = roots[i]
         if root < _TREE:
@@ -97,9 +93,8 @@ def _emit(
 
 @kernel((_U64, _U32, types.uint64, _U64_OUT, _U64_OUT, _U64_OUT))
 def _emit_single(parent_ids: Any, roots: Any, edge: Any, nets: Any, loose: Any, ids: Any) -> Any:
-    inner = mix64_compiled(GOLDEN)
     for i in range(roots.size):
-        value = mix64_compiled(parent_ids[i] ^ edge ^ inner)
+        value = mix64_compiled(parent_ids[i] + edge + GOLDEN)
         ids[i] = value
         root = roots[i]
         if root < _TREE:
@@ -111,7 +106,7 @@ def _emit_single(parent_ids: Any, roots: Any, edge: Any, nets: Any, loose: Any, 
 @kernel((_U64, types.uint64, _U64_OUT))
 def _emit_alike(parent_ids: Any, rest: Any, ids: Any) -> Any:
     for i in range(ids.size):
-        ids[i] = mix64_compiled(parent_ids[i] ^ rest)
+        ids[i] = mix64_compiled(parent_ids[i] + rest)
 
 
 @kernel((_U64, _U32, _U64_OUT, _U64_OUT))
@@ -252,7 +247,8 @@ def emit_unbooked(
 def emit_alike(parent_ids: Array, ordinal: int, edge: int) -> Array:
     """Ids of children that all have the same ordinal, one of each parent; XORed into nothing."""
     ids = np.empty(parent_ids.size, np.uint64)
-    _emit_alike(parent_ids, np.uint64(edge ^ mix64(ordinal + int(GOLDEN))), ids)
+    rest = edge + (ordinal + 1) * int(GOLDEN)
+    _emit_alike(parent_ids, np.uint64(rest & _MASK), ids)
     return ids
 
 
