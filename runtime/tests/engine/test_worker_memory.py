@@ -1,13 +1,18 @@
-"""A worker that has no memory left can still say so."""
+"""A worker that has no memory left can still say so, and one that grows looks for garbage."""
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import resource
 import traceback
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
-from millrace.engine.task.memory import WorkerMemory
+import pytest
+
+from millrace.engine.task.memory import TASKS_PER_LOOK, Garbage, WorkerMemory
 from millrace.errors import UserCodeError
 
 
@@ -42,3 +47,59 @@ def test_what_is_kept_back_is_enough_to_say_what_happened():
         process.join(60)
     assert process.exitcode == 0
     assert "has no memory left since processor 'parse' ran out of it" in text
+
+
+class Held:
+    """Garbage that only a collection finds: it holds itself, and memory that was written to."""
+
+    def __init__(self) -> None:
+        self.itself, self.content = self, b"x" * (1 << 20)
+
+
+@pytest.fixture
+def collected() -> Iterator[list[int]]:
+    """Generations that were asked to be collected."""
+    seen: list[int] = []
+
+    def note(phase: str, told: dict[str, int]) -> None:
+        if phase == "stop":
+            seen.append(told["generation"])
+
+    gc.disable()
+    gc.callbacks.append(note)
+    yield seen
+    gc.callbacks.remove(note)
+    gc.enable()
+    gc.unfreeze()
+
+
+def test_garbage_that_takes_memory_is_found_though_all_else_is_frozen() -> None:
+    alive = weakref.WeakSet[Held]()
+    garbage = Garbage()
+    try:
+        for _ in range(2 * TASKS_PER_LOOK):
+            alive.add(Held())
+            garbage.after_task()
+        assert len(alive) <= TASKS_PER_LOOK
+    finally:
+        gc.unfreeze()
+
+
+def test_a_process_that_does_not_grow_looks_for_nothing(collected: list[int]) -> None:
+    garbage = Garbage()
+    for _ in range(3 * TASKS_PER_LOOK):
+        garbage.after_task()
+    assert 2 not in collected
+
+
+def test_growth_is_measured_from_the_least_that_was_seen(collected: list[int]) -> None:
+    sizes = iter([100 << 20, 116 << 20, 80 << 20, 97 << 20, 90 << 20, 100 << 20])
+    garbage = Garbage(lambda: next(sizes))
+    told = []
+    for look in range(4):
+        for _ in range(TASKS_PER_LOOK):
+            garbage.after_task()
+        told.append((look, 2 in collected))
+        collected.clear()
+    assert told == [(0, False), (1, False), (2, True), (3, False)]
+    assert next(sizes, None) is None, "a collection is followed by a look at what is left"

@@ -1,4 +1,4 @@
-"""What becomes of a worker process in which an allocation has failed.
+"""What becomes of a worker whose allocation has failed, and when one looks for cyclic garbage.
 
 A worker may have a limit (``spark.executor.pyspark.memory``). User code that asks for too much at
 once fails alone: its tuple's roots are to blame. User code that keeps what it took leaves nothing
@@ -9,8 +9,11 @@ knows what it still holds.
 
 from __future__ import annotations
 
+import gc
 import os
 import traceback
+from collections.abc import Callable
+from pathlib import Path
 
 from millrace.errors import UserCodeError
 
@@ -22,6 +25,14 @@ RESERVE_BYTES = 16 << 20
 """What is kept back, untouched, so that a process without memory can still say so."""
 
 _reserve = [bytes(RESERVE_BYTES)]
+
+TASKS_PER_LOOK = 200
+"""Tasks between two looks at how much memory a process has."""
+
+GROWN_BYTES, GROWN_PARTS = 16 << 20, 16
+"""So much more, and a 16th of what it was, is worth a full collection."""
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class WorkerExhaustedError(MemoryError):
@@ -73,3 +84,36 @@ class WorkerMemory:
             f"MemoryError: worker process {os.getpid()} has no memory left{where}; give workers "
             "more with spark.executor.pyspark.memory in spec.spark.conf"
         )
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is backed by pages."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
+
+
+class Garbage:
+    """Keeps what stays with the process out of the collections that follow every task.
+
+    Spark's daemon collects after each task, which takes as long as all state that is kept as Python
+    objects is large. Cyclic garbage that stays meanwhile takes memory: once the process has grown,
+    everything is looked through, which holds a small window up for longer than all else in it.
+    """
+
+    def __init__(self, resident: Callable[[], int] = resident_bytes) -> None:
+        self._resident = resident
+        self._least = resident()
+        self._tasks = 0
+
+    def after_task(self) -> None:
+        """A task, or a window of a task that stays, has ended."""
+        self._tasks += 1
+        if self._tasks % TASKS_PER_LOOK == 0 and self._grown():
+            gc.unfreeze()
+            gc.collect()
+            self._least = self._resident()
+        gc.freeze()
+
+    def _grown(self) -> bool:
+        now = self._resident()
+        self._least = min(self._least, now)
+        return now - self._least > max(GROWN_BYTES, self._least // GROWN_PARTS)

@@ -7,7 +7,6 @@ by the path of its kit.
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,7 +31,7 @@ from millrace.engine.task.books import Books, Failures, NetPool
 from millrace.engine.task.context import Task
 from millrace.engine.task.exchange import Transport, check_envelopes
 from millrace.engine.task.faults import TaskError
-from millrace.engine.task.memory import WorkerExhaustedError, WorkerMemory, has_room
+from millrace.engine.task.memory import Garbage, WorkerExhaustedError, WorkerMemory, has_room
 from millrace.engine.task.passes import PassRun, TaskOutput, headed
 from millrace.engine.task.state import Services, StateHost, TaskState
 from millrace.engine.task.steps.ends import Piece
@@ -87,20 +86,7 @@ class ProcessToolbox:
         self._functions: dict[str, FunctionSpec] = {}
         self._folder = folder
         self.tables = {n: one for n, one in (tables or {}).items() if n in program.tables}
-        self._tasks = 0
-
-    def tidy(self) -> None:
-        """Keep what stays with the process out of the collection that follows every task.
-
-        Spark's daemon collects after each task, which takes as long as all state that is kept
-        as Python objects is large. Cyclic garbage waits for one of the rare full collections, as
-        it does between the windows of a task that stays, behind which nobody collects.
-        """
-        self._tasks += 1
-        if self._tasks % _TASKS_PER_COLLECTION == 0:
-            gc.unfreeze()
-            gc.collect()
-        gc.freeze()
+        self.garbage = Garbage()
 
     def function(self, component: Component) -> FunctionSpec:
         if component.name not in self._functions:
@@ -133,8 +119,6 @@ class ProcessToolbox:
         for name in self.program.tables:
             self.table(name)
 
-
-_TASKS_PER_COLLECTION = 200
 
 _PROCESS: dict[str, ProcessToolbox] = {}
 _JOBS: dict[str, Job] = {}
@@ -284,7 +268,7 @@ class TaskRun:
             self.run.close()
         finally:
             self.toolbox.box.idle()
-            self.toolbox.tidy()
+            self.toolbox.garbage.after_task()
 
 
 class FirstPass:
@@ -383,7 +367,7 @@ def rehearse(kit: str) -> None:
     """Make this process ready for windows of a kit's program."""
     toolbox = _toolbox(kit)
     toolbox.preload()
-    toolbox.tidy()
+    toolbox.garbage.after_task()
 
 
 def shuffled(running: TaskRun, made: list[Any]) -> Iterator[Any]:
