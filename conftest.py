@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import time
 import uuid
 from collections.abc import Generator, Iterator
@@ -76,6 +77,8 @@ def nothing_outlives_the_tests() -> Iterator[None]:
     for process in left:
         with suppress(psutil.NoSuchProcess):
             process.kill()
+    if embedded := sys.modules.get("millrace_e2e.embedded"):
+        embedded.remove()
     told = "\n".join(left.values())
     assert not left, f"processes outlive the tests that began them:\n{told}"
 

@@ -21,6 +21,14 @@ def sockets() -> Path:
     return Path(tempfile.mkdtemp(dir=_folder()))
 
 
+def remove() -> None:
+    """Delete all of them at the end of the tests: who runs these for others ends without
+    ``atexit``."""
+    if _folder.cache_info().currsize:
+        shutil.rmtree(_folder(), ignore_errors=True)
+        _folder.cache_clear()
+
+
 @lru_cache(maxsize=1)
 def _folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="millrace-"))
