@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import configparser
 import functools
 import importlib.util
 import json
@@ -31,6 +32,7 @@ from millrace.cli.app import build_app
 from millrace.engine.driver.home.executorload import BEHIND, GROW_AFTER_S
 from millrace.errors import ExitCode, SinkError
 from millrace.homes.restarts import FINAL_CODES
+from millrace.local.supervisor import DRAIN_S
 from millrace.protocol.windows.decide import BREAKAGE_PAUSES_S
 from millrace.sinks.files import FileSink
 from millrace.sinks.redis import RedisSink
@@ -228,6 +230,19 @@ def test_the_limits_that_are_told_are_those_that_hold() -> None:
         f"at most {LONGEST_MS // 86_400_000} days",
     ):
         assert told in text
+
+
+def test_a_service_is_not_started_again_where_that_would_end_it_at_once() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text()
+    unit = configparser.ConfigParser()
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read_string(text.partition("```ini\n")[2].partition("```")[0])
+    service = unit["Service"]
+    final = {code for code, lives in FINAL_CODES.items() if lives == 1}
+    told = {int(code) for code in service["RestartPreventExitStatus"].split()}
+    assert told == final | {ExitCode.FENCED, ExitCode.JAVA}
+    assert int(service["SuccessExitStatus"]) == ExitCode.INTERRUPTED
+    assert int(service["TimeoutStopSec"]) > DRAIN_S
 
 
 def test_a_reader_of_changes_takes_the_last_window(tmp_path: Path) -> None:

@@ -294,6 +294,13 @@ def test_a_new_topology_has_places_of_its_own_for_its_sinks(bench: Bench) -> Non
         bench.restore().lost(HELD)
 
 
+def test_a_topology_goes_on_in_another_namespace(bench: Bench) -> None:
+    """Also one of the same name, which need not be said."""
+    bench.keep("early", 4, uid="another-life")
+    bench.topology.metadata.__dict__["namespace"] = "jobs"
+    assert bench.restore(EARLY).prepare()
+
+
 def test_a_topology_does_not_begin_over_what_its_sinks_hold(bench: Bench) -> None:
     bench.keep("early", 4, uid="another-life")
     bench.sink = Shows(3)

@@ -61,8 +61,8 @@ def check_fit(
             "problems); use the release that took it"
         ) from error
     edits = classify(before, topology)
-    # Where the state lies does not matter to a copy of it, nor under which name in pods.
-    passing = {"spec.stateServers.url", *(("metadata.name", "metadata.namespace") if of else ())}
+    # Where the state lies does not matter to a copy of it, nor whose pods it lay in.
+    passing = {"spec.stateServers.url", "metadata.namespace", *(("metadata.name",) if of else ())}
     refused = [
         edit
         for edit in edits
