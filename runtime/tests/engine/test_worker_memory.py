@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import os
 import resource
 import traceback
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from millrace.engine.task import worker
+from millrace.engine.task.blackbox import Box, Note
+from millrace.engine.task.faults import TaskError, find_error
 from millrace.engine.task.memory import TASKS_PER_LOOK, Garbage, WorkerMemory
-from millrace.errors import UserCodeError
+from millrace.errors import EngineError, UserCodeError
+from millrace.ids import Execution, WindowAttempt, WindowNumber
+from millrace.protocol.types import AttemptId
 
 
 def exhausted(to_parent):
@@ -103,3 +111,46 @@ def test_growth_is_measured_from_the_least_that_was_seen(collected: list[int]) -
         collected.clear()
     assert told == [(0, False), (1, False), (2, True), (3, False)]
     assert next(sizes, None) is None, "a collection is followed by a look at what is left"
+
+
+def hand_out(box: Box, memory: WorkerMemory) -> None:
+    box.begin("parse", (3, 9), batch=True)
+
+
+def take_back(box: Box, memory: WorkerMemory) -> None:
+    hand_out(box, memory)
+    box.end()
+
+
+def read(box: Box, memory: WorkerMemory) -> None:
+    box.begin("lines", (3, 9))
+
+
+def fall_short(box: Box, memory: WorkerMemory) -> None:
+    take_back(box, memory)
+    with suppress(UserCodeError):
+        memory.failed("parse", MemoryError())
+
+
+@pytest.mark.parametrize(
+    ("happened", "blames"),
+    [(None, False), (hand_out, True), (take_back, False), (read, False), (fall_short, True)],
+)
+def test_memory_that_the_engine_lacks_is_evidence_of_nothing(monkeypatch, happened, blames):
+    """The state that a process keeps may be what is too large: then every root would die of it."""
+    box, memory = Box(None, None), WorkerMemory()
+    monkeypatch.setattr(worker, "_PROCESS", {"kit": SimpleNamespace(box=box, memory=memory)})
+    monkeypatch.setattr("millrace.engine.task.memory._reserve", [])
+    attempt = AttemptId(Execution(1), WindowNumber(7), WindowAttempt(1))
+    box.task(Note(os.getpid(), Execution(1), WindowNumber(7), WindowAttempt(1), 0, 0))
+    if happened is not None:
+        happened(box, memory)
+    box.idle()
+    with pytest.raises(TaskError) as caught, worker.marked_errors(attempt):
+        raise MemoryError
+    error = find_error(str(caught.value), attempt)
+    assert type(error) is (UserCodeError if blames else EngineError)
+    assert "has no memory left" in str(error)
+    # What a task before had in hand says nothing about this one.
+    box.task(Note(os.getpid(), Execution(1), WindowNumber(8), WindowAttempt(1), 0, 0))
+    assert not box.in_hand

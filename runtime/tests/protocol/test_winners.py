@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from millrace.protocol.types import TaskId, TaskReport
+from millrace.protocol.types import Staged, TaskId, TaskReport
+from millrace.protocol.windows.outcomes import outputs
 from millrace.protocol.winners import Inconsistent, Winners, find_winners
 
 
@@ -100,3 +101,14 @@ def test_passes_may_have_different_numbers_of_partitions() -> None:
     assert found.reports == (*first, *middle, *end)
     blind = replace(end[1], read=(task(1, 0), task(1, 2)))
     assert isinstance(find_winners((1, 3, 2), [end[0], blind, *middle, *first], 5), Inconsistent)
+
+
+def test_sinks_show_what_many_partitions_staged_in_the_order_of_their_records() -> None:
+    """The last row of a key is the newest one."""
+
+    def staged(sink: str, partition: int) -> Staged:
+        return Staged(sink, f"1.1.1.0.{partition}.{100 + partition}", "digest", 1, 1)
+
+    reports = tuple(replace(source(n), staged=(staged("b", n), staged("a", n))) for n in range(12))
+    _, shown = outputs(Winners(reports))
+    assert shown == tuple(staged(sink, n) for sink in ("a", "b") for n in range(12))

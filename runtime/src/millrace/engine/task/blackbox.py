@@ -196,6 +196,11 @@ class Box:
             self._working_since_s = None
         self._write(self._task)
 
+    @property
+    def in_hand(self) -> bool:
+        """Whether user code has tuples, or had some when the task ended: it did not return."""
+        return self._working_since_s is not None
+
     def idle(self) -> None:
         """The task has ended; a death from here on has nothing to do with it."""
         self._disarm()

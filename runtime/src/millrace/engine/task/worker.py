@@ -36,7 +36,7 @@ from millrace.engine.task.passes import PassRun, TaskOutput, headed
 from millrace.engine.task.state import Services, StateHost, TaskState
 from millrace.engine.task.steps.ends import Piece
 from millrace.engine.task.steps.matching import TableIndex
-from millrace.errors import MillraceError
+from millrace.errors import EngineError, MillraceError
 from millrace.functions import FunctionSpec
 from millrace.protocol.types import AttemptId, AttemptPlan, TaskId, TaskReport
 from millrace.sinks import Sink, open_sink
@@ -394,5 +394,16 @@ def marked_errors(attempt: AttemptId) -> Iterator[None]:
         raise
     except Exception as error:
         if isinstance(error, MemoryError) or not has_room():
-            raise TaskError(WorkerMemory().exhausted(), attempt) from error
+            raise TaskError(_out_of_memory(), attempt) from error
         raise
+
+
+def _out_of_memory() -> MillraceError:
+    """What it means that this process has no memory left: evidence where user code had tuples in
+    hand, or had run out of it before."""
+    toolbox = next(iter(_PROCESS.values()), None)
+    memory = toolbox.memory if toolbox is not None else WorkerMemory()
+    told = memory.exhausted()
+    if memory.was_short or (toolbox is not None and toolbox.box.in_hand):
+        return told
+    return EngineError(str(told))

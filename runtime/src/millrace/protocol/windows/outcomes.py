@@ -69,9 +69,8 @@ def outputs(
     if winners is None:
         return (), ()
     segments = tuple(s for report in winners.reports for s in report.segments)
-    staged = sorted(
-        (s for report in winners.reports for s in report.staged), key=lambda s: (s.sink, s.name)
-    )
+    # Of one sink they stay in the order of passes and partitions: that of their records.
+    staged = sorted((s for report in winners.reports for s in report.staged), key=lambda s: s.sink)
     return segments, tuple(staged)
 
 

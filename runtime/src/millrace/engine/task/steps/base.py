@@ -14,6 +14,7 @@ from millrace.engine.program.schema import rows_held
 from millrace.engine.task import kernels
 from millrace.engine.task.batch import Array, Batch
 from millrace.engine.task.context import Task
+from millrace.errors import EngineError
 from millrace.topology.parts import Role
 
 Deliver = Callable[[Batch], None]
@@ -50,6 +51,9 @@ class Outlet:
         Without ``ordinals`` those of ``emit`` are meant.
         """
         roots = parent.roots if parents is None else parent.roots[parents]
+        if len(roots) != data.num_rows:
+            # Ids of rows that are not there would come to zero like those of others.
+            raise EngineError(f"{data.num_rows} rows are to be emitted for {len(roots)} parents")
         order = self._order(parent, parents, ordinals)
         anchors = parent.anchors
         if anchors is not None and parents is not None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from millrace.engine.program import duck
 from millrace.engine.program.program import Component, SqlExpressions
 from millrace.engine.program.schema import check, conform
-from millrace.engine.task.batch import Array, Batch, without_views
+from millrace.engine.task.batch import Array, Batch, one_batch, without_views
 from millrace.engine.task.context import Task
 from millrace.engine.task.steps.base import CertainStep, Outlet
 from millrace.errors import EngineError
@@ -45,10 +45,9 @@ class DuckStep(CertainStep):
         if not parts:
             return
         rows = np.concatenate([rows for _, rows in parts])
-        whole = pa.Table.from_batches([made for made, _ in parts]).combine_chunks()
-        if whole.num_rows:
-            parents = None if rows.size == len(batch) else rows
-            self.outlet.emit(whole.to_batches()[0], batch, parents)
+        whole = one_batch(pa.Table.from_batches([made for made, _ in parts]))
+        parents = None if rows.size == len(batch) else rows
+        self.outlet.emit(whole, batch, parents)
 
     def _take(self, batch: Batch, data: pa.RecordBatch, start: int, parts: list[Part]) -> None:
         """Evaluate the rows from ``start`` on that ``data`` holds, in halves where that fails."""

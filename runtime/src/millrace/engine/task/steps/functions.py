@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from millrace.engine.program.program import Component
 from millrace.engine.program.schema import OutputError, conform, own, rows_held
-from millrace.engine.task.batch import Array, Batch
+from millrace.engine.task.batch import Array, Batch, one_batch
 from millrace.engine.task.context import Task
 from millrace.engine.task.steps.base import Outlet, StreamingStep
 from millrace.engine.task.steps.output import RowBuffer
@@ -143,8 +143,7 @@ class VectorStep(StreamingStep):
         if len(parts) == 1:
             data, parents = parts[0]
         else:
-            table = pa.Table.from_batches([p[0] for p in parts]).combine_chunks()
-            data = (table.to_batches() or [parts[0][0]])[0]
+            data = one_batch(pa.Table.from_batches([p[0] for p in parts]))
             parents = np.concatenate([p[1] for p in parts])
         self.outlet.emit(data, batch, parents)
 

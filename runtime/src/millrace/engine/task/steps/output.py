@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from millrace.engine.program.schema import OutputError
 from millrace.engine.task.batch import Array
+from millrace.errors import UserCodeError
 from millrace.sources.arrow_types import type_name
 
 _MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError)
@@ -131,7 +132,15 @@ class RowBuffer:
         return [[row[place] for row in self._rows] for place in range(self._width)]
 
     def _arrays(self, columns: list[Any], make: Callable[..., pa.Array]) -> list[pa.Array]:
-        return [make(c, field.type) for c, field in zip(columns, self._schema, strict=True)]
+        made = [make(c, field.type) for c, field in zip(columns, self._schema, strict=True)]
+        for array, field in zip(made, self._schema, strict=True):
+            if isinstance(array, pa.ChunkedArray):
+                raise UserCodeError(
+                    f"processor {self._processor!r} puts out {len(self.parents):,} rows in one "
+                    f"task, and their column {field.name!r} is more than the 2 GiB that one can "
+                    "hold; lower spec.window.maxRecords, raise spec.parallelism, or put out less"
+                )
+        return made
 
     def _find_misfits(self, columns: list[Any]) -> dict[int, OutputError]:
         bad: dict[int, OutputError] = {}
@@ -186,8 +195,15 @@ class RowBuffer:
         )
 
 
-def _one_by_one(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    return pa.concat_arrays([pa.array([], kind), *(pa.array([value], kind) for value in values)])
+def _one_by_one(values: Sequence[Any], kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    """In pieces where one array cannot hold as much."""
+    arrays = [pa.array([], kind), *(pa.array([value], kind) for value in values)]
+    try:
+        return pa.concat_arrays(arrays)
+    except pa.ArrowInvalid as error:
+        if "offset overflow" not in str(error):
+            raise
+        return pa.chunked_array(arrays)
 
 
 def _is_exact(values: Collection[Any], kind: pa.DataType) -> bool:
