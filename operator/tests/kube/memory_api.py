@@ -40,6 +40,7 @@ class MemoryApi:
         kind: str = "",
         accept: str = "",
         query: Mapping[str, str] | None = None,
+        answer_s: float | None = None,
     ) -> tuple[int, Json]:
         self.calls.append((method, path))
         heads = "as=PartialObjectMetadata" in accept

@@ -1121,3 +1121,153 @@ def test_a_secret_that_cannot_be_changed_holds_pods_up_that_would_need_it(world:
     world.api.answer = first  # type: ignore[method-assign]
     world.operator().turn(KEY)
     assert "words-state-1" in world.names("pods")
+
+
+@pytest.mark.parametrize("waits", [("acker", "driver"), ("acker",), ("driver",)])
+def test_a_webhook_that_hangs_is_told_and_holds_up_no_other_kind(
+    world: World, waits: tuple[str, ...]
+):
+    operator, before = world.settle(), world.api.answer
+    for name in ("driver-1", "acker-0", "acker-1", "state-1"):
+        del world.api.objects[f"{CORE}/pods/words-{name}"]
+    asked: list[str] = []
+
+    def hanging(method: str, path: str, body: Any = None, **more: Any) -> Any:
+        if (method, path) == ("POST", f"{CORE}/pods"):
+            role = body["metadata"]["name"].split("-")[1]
+            assert more["answer_s"] > 10, "webhooks have ten seconds"
+            if role in waits:
+                asked.append(role)
+                raise HomeAwayError("POST: no answer (Read timed out.)")
+        return before(method, path, body, **more)
+
+    world.api.answer = hanging  # type: ignore[method-assign]
+    operator.turn(KEY)
+    assert sorted(asked) == sorted(waits), "each waits once"
+    for _ in range(20):
+        world.clock.time_s += 10
+        world.kubelets()
+        operator.turn(KEY)
+    there = {name.split("-")[1] for name in world.names("pods")}
+    assert there == {"acker", "driver", "state"} - {*waits}
+    assert world.condition("Ready") == ("False", "PodRefused")
+    assert "admission webhook hangs" in world.resource["status"]["message"]
+    assert world.resource["status"]["driver"]["number"] < 20
+    world.api.answer = before  # type: ignore[method-assign]
+    for _ in range(3):
+        world.clock.time_s += 60
+        world.settle(operator)
+    assert world.condition("Ready") == ("True", "AllReady")
+
+
+def test_a_driver_is_told_nothing_that_is_not_kept(world: World):
+    operator, before = world.settle(), world.api.answer
+    kept = f"{CORE}/configmaps/words-accepted"
+
+    def frozen(method: str, path: str, body: Any = None, **more: Any) -> Any:
+        if (method, path) == ("PATCH", kept):
+            return 403, {"message": "no changes on a Friday"}
+        return before(method, path, body, **more)
+
+    def accepted() -> str:
+        return str(world.api.objects[kept]["data"])
+
+    world.api.answer = frozen  # type: ignore[method-assign]
+    was, spec = accepted(), copy.deepcopy(world.resource["spec"])
+    more = {"name": "more", "inputs": [{"from": "split"}], "files": {"path": "more"}}
+    world.edit(sinks=[*spec["sinks"], more])
+    for _ in range(4):
+        failing(world, operator)
+        assert_stalls(world, "no changes on a Friday")
+        world.clock.time_s += 30
+    assert (accepted(), world.resource["status"]["driver"]["number"]) == (was, 1)
+    # Once the edit is taken back nothing of it is left, and pods are replaced.
+    world.edit(sinks=spec["sinks"])
+    world.clock.time_s += RESYNC_S
+    del world.api.objects[f"{CORE}/pods/words-acker-1"]
+    operator.turn(KEY)
+    assert "words-acker-1" in world.names("pods")
+    world.api.answer = before  # type: ignore[method-assign]
+    world.settle(operator)
+    assert world.condition("Ready") == ("True", "AllReady")
+
+
+def maps_of_drivers(world: World) -> list[str]:
+    return [name for name in world.names("configmaps") if "-driver-" in name]
+
+
+def test_a_driver_whose_creation_comes_through_late_has_its_map(world: World):
+    operator, before = world.settle(), world.api.answer
+    del world.api.objects[f"{CORE}/pods/words-driver-1"]
+    late: list[Any] = []
+
+    def slow(method: str, path: str, body: Any = None, **more: Any) -> Any:
+        if (method, path) == ("POST", f"{CORE}/pods") and not late:
+            late.append(copy.deepcopy(body))
+            raise HomeAwayError("POST: no answer (Read timed out.)")
+        return before(method, path, body, **more)
+
+    world.api.answer = slow  # type: ignore[method-assign]
+    operator.turn(KEY)
+    operator.turn(KEY)
+    assert late[0]["metadata"]["name"] in maps_of_drivers(world)
+    before("POST", f"{CORE}/pods", late[0])
+    for _ in range(3):
+        world.clock.time_s += 60
+        world.settle(operator)
+    assert world.condition("Ready") == ("True", "AllReady")
+    drivers = [name for name in world.names("pods") if "-driver-" in name]
+    assert maps_of_drivers(world) == drivers, "and what no driver mounts is gone"
+
+
+def test_a_map_that_another_operator_makes_just_now_is_left_to_its_driver(world: World):
+    one, other, before = world.settle(), world.operator(), world.api.answer
+    other.turn(KEY)
+    del world.api.objects[f"{CORE}/pods/words-driver-1"]
+    # The one has seen the pods, and is about to see the maps.
+    between = [other]
+
+    def answer(method: str, path: str, body: Any = None, **more: Any) -> Any:
+        if (method, path) == ("GET", f"{CORE}/configmaps") and between:
+            between.pop().turn(KEY)
+        return before(method, path, body, **more)
+
+    world.api.answer = answer  # type: ignore[method-assign]
+    with pytest.raises(StaleError):
+        one.turn(KEY)
+    assert "words-driver-2" in world.names("pods")
+    assert "words-driver-2" in maps_of_drivers(world)
+
+
+@pytest.mark.parametrize("name", ["words-acker-0", "words-state-1"])
+def test_a_pod_that_a_kubelet_rejects_is_made_again_in_its_time(world: World, name: str):
+    operator = world.settle()
+    place = f"{CORE}/pods/{name}"
+
+    def reject() -> None:
+        """As a real API server, which deletes a pod at once that has failed."""
+        pod = world.api.objects.get(place)
+        if pod is not None and "deletionTimestamp" in pod["metadata"]:
+            del world.api.objects[place]
+        elif pod is not None and pod.get("status", {}).get("phase") != "Failed":
+            now = datetime.fromtimestamp(world.clock.time_s, UTC)
+            pod["metadata"]["creationTimestamp"] = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+            pod["spec"]["nodeName"] = "node-0"
+            said = "Pod was rejected: The node had condition: [DiskPressure]."
+            pod["status"] = {"phase": "Failed", "reason": "Evicted", "message": said}
+            world.api.put(place, pod)
+
+    uids, waits, told = set(), [], []
+    reject()
+    for _ in range(60):
+        result = operator.turn(KEY)
+        if place in world.api.objects:
+            uids.add(world.api.objects[place]["metadata"]["uid"])
+            waits.append(result.again_s)
+        reject()
+        world.clock.time_s += 1
+        told.append(world.condition("Ready"))
+    assert told.count(("False", "Evicted")) > 40, "it stands still"
+    assert 3 <= len(uids) <= 6, "one in ten seconds, however often it is looked"
+    assert all(wait is None or wait <= 10 for wait in waits)
+    assert any(wait is not None for wait in waits)

@@ -19,12 +19,12 @@ from millrace.homes.restarts import DELAYS_S
 from millrace.homes.tuning import Tuning
 from millrace.kube.nesting import LEVELS
 from millrace.topology.model import StreamTopology
-from millrace_operator.api.resources import Phase, TopologyStatus
+from millrace_operator.api.resources import ConditionStatus, ConditionType, Phase, TopologyStatus
 from millrace_operator.api.settings import OperatorSettings
 from millrace_operator.api.times import rfc3339
 from millrace_operator.builders.naming import DIGEST
 from millrace_operator.reconcile.actions import Create
-from millrace_operator.reconcile.conditions import LONGEST
+from millrace_operator.reconcile.conditions import EXECUTORS_AWAY_S, LONGEST, spared_s
 from millrace_operator.reconcile.edits import fingerprint
 from millrace_operator.reconcile.observe import PAUSED, Child, Observed, PodPhase
 from millrace_operator.reconcile.plan import plan
@@ -221,11 +221,7 @@ CASES = [
     Case(
         "the driver is gone",
         vanish("words-driver-1"),
-        [
-            "delete ConfigMap words-driver-1",
-            "create ConfigMap words-driver-2",
-            "create Pod words-driver-2",
-        ],
+        ["create ConfigMap words-driver-2", "create Pod words-driver-2"],
         ["warning DriverGone", "event DriverStarted"],
     ),
     Case(
@@ -2337,6 +2333,35 @@ def test_another_operator_s_clock_does_not_hold_a_driver_back(ahead_s: int):
         cluster.now += timedelta(seconds=1)
     cluster.reconcile()
     assert "words-driver-2" in cluster.pods
+
+
+def test_another_operator_s_clock_does_not_keep_a_topology_ready():
+    cluster = settled()
+    since = rfc3339(cluster.now + timedelta(hours=1))
+    spark = ConditionType.SPARK_RUNNING
+    told = [
+        one.model_copy(update={"status": ConditionStatus.FALSE, "last_transition_time": since})
+        if one.type == spark
+        else one
+        for one in cluster.status.conditions
+    ]
+    status = cluster.status.model_copy(update={"conditions": tuple(told)})
+    assert spared_s(status, cluster.now) == EXECUTORS_AWAY_S
+
+
+@pytest.mark.parametrize("name", ["words-acker-0", "words-state-1"])
+def test_what_a_pod_waits_for_is_told_where_nothing_says_why(name: str):
+    cluster, kind = settled(), "StateAvailable" if "state" in name else "AckersAvailable"
+    cluster.change(name, deleting=True, ready=False)
+    cluster.reconcile()
+    assert f"; {name} is being deleted" in message(cluster, kind)
+    cluster.change(name, deleting=False, ready=False, phase=PodPhase.PENDING, started=False)
+    cluster.reconcile()
+    assert f"; {name} waits on node" in message(cluster, kind)
+
+
+def message(cluster: Cluster, kind: str) -> str:
+    return next(one.message for one in cluster.status.conditions if one.type == kind)
 
 
 def test_a_quota_is_told_by_its_words():

@@ -54,6 +54,8 @@ from millrace_operator.reconcile.observe import Resource
 
 _DRIVEN_OUT = "is there already, and belongs to something else; delete or rename that"
 
+_UNANSWERED = "its creation is not answered, as where an admission webhook hangs"
+
 
 class NotLeadingError(MillraceError):
     """Another operator may act by now."""
@@ -74,6 +76,8 @@ class Acting:
     """Names of those that are to be created."""
     _version: str | None = field(default=None, init=False)
     """Of the topology, behind a status that was written."""
+    _unanswered: dict[str | None, str] = field(default_factory=dict, init=False)
+    """Roles of which a pod's creation was not answered, and what is told of that."""
     _late: RefusedError | None = field(default=None, init=False)
     _changed: StaleError | None = field(default=None, init=False)
 
@@ -138,8 +142,10 @@ class Acting:
         try:
             self.objects.apply(manifest)
         except RefusedError as error:
-            # Pods that die meanwhile are to be replaced all the same.
-            if there is None and manifest["kind"] != "PodDisruptionBudget":
+            # Pods that die meanwhile are to be replaced all the same; but a driver goes by what it
+            # is told, and must not be ahead of what is kept of that.
+            new = there is None and manifest["kind"] != "PodDisruptionBudget"
+            if new or (manifest["kind"] == "ConfigMap" and not _holds(there, manifest)):
                 raise
             self._late = self._late or error
 
@@ -147,6 +153,10 @@ class Acting:
         kind, metadata = manifest["kind"], manifest["metadata"]
         if kind == "Pod" and metadata["name"] in self.refusals:
             return  # it is told nothing
+        role = metadata.get("labels", {}).get(names.ROLE_LABEL)
+        if kind == "Pod" and role in self._unanswered:
+            self.refusals[metadata["name"]] = self._unanswered[role]
+            return  # the next plan asks again, and others are not to wait so often
         try:
             if self.objects.create(manifest):
                 self.created.add(metadata["name"])
@@ -158,9 +168,11 @@ class Acting:
             self._check_own(manifest, there)
         except (RefusedError, StaleError, HomeAwayError) as error:
             of_pod = kind == "ConfigMap" and metadata["name"] in self._pods
-            if (kind != "Pod" and not of_pod) or not _answered(error):
+            if (kind != "Pod" and not of_pod) or not _answered(error, of_pod):
                 raise
             said = error.message if isinstance(error, RefusedError) else str(error)
+            if isinstance(error, HomeAwayError) and error.status is None and not of_pod:
+                said = self._unanswered[role] = f"{_UNANSWERED}: {said}"
             self.refusals[metadata["name"]] = f"its ConfigMap: {said}" if of_pod else said
 
     def _fill(self, filled: FillSecret) -> None:
@@ -203,11 +215,18 @@ class Acting:
         self.objects.merge(path, {"data": written(proposal)})
 
 
-def _answered(error: MillraceError) -> bool:
-    """Whether it says that nothing was made, as an admission webhook that fails does: that may last
-    as long as any refusal. Should the pod be there all the same, the next plan finds it."""
-    failed = HTTPStatus.INTERNAL_SERVER_ERROR
-    return not isinstance(error, HomeAwayError) or error.status == failed
+def _holds(there: Object | None, manifest: Object) -> bool:
+    """Whether an object that is there has the data of one that is to be applied."""
+    return there is not None and there.get("data") == manifest.get("data")
+
+
+def _answered(error: MillraceError, of_pod: bool) -> bool:
+    """Whether it says that nothing was made, as an admission webhook that fails does, or may hang
+    on a pod: that may last as long as any refusal. Should the pod be there all the same, the next
+    plan finds it."""
+    if not isinstance(error, HomeAwayError):
+        return True
+    return error.status == HTTPStatus.INTERNAL_SERVER_ERROR or (error.status is None and not of_pod)
 
 
 def write_status(objects: Objects, resource: Resource, version: str, status: TopologyStatus) -> str:

@@ -15,6 +15,10 @@ from millrace.kube.configmaps import Api
 from millrace_operator.builders.naming import MANAGER
 from millrace_operator.kube import kinds
 
+CREATION_S = 15.0
+"""How long the answer to a pod's creation is waited for. Admission webhooks are asked meanwhile,
+for ten seconds where they do not say otherwise; one that answers late must not be cut off."""
+
 Object = Mapping[str, Any]
 Answer = tuple[int, dict[str, Any]]
 
@@ -115,8 +119,10 @@ class Objects:
         server could not, as where a quota changes that others use at that moment."""
         metadata = manifest["metadata"]
         path = kinds.collection(manifest["kind"], metadata["namespace"])
-        query = {"fieldManager": MANAGER}
-        status, found = self._answer("POST", path, manifest, query=query)
+        how: dict[str, Any] = {"query": {"fieldManager": MANAGER}}
+        if manifest["kind"] == "Pod":
+            how["answer_s"] = CREATION_S
+        status, found = self._answer("POST", path, manifest, **how)
         what = f"{manifest['kind']} {metadata['name']}"
         if status == HTTPStatus.CONFLICT:
             if found.get("reason") == "Conflict":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -30,6 +31,7 @@ from millrace_operator.api.resources import (
     SnapshotStatus,
     TopologyStatus,
 )
+from millrace_operator.api.times import until_s
 from millrace_operator.builders.documents import ACCEPTED_KEY, BOOKS_KEY, FORMAT
 from millrace_operator.builders.naming import DIGEST, FINGERPRINT, MADE_WITH
 from millrace_operator.kube.objects import owner_uid
@@ -99,7 +101,7 @@ def brief(found: Object) -> Object:
     """What of a pod is read here, by whomever it was made: the rest may be large."""
     metadata, labels = found["metadata"], found["metadata"].get("labels") or {}
     annotations = metadata.get("annotations") or {}
-    kept = ("name", "uid", "resourceVersion", "deletionTimestamp")
+    kept = ("name", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
     owners, spec = metadata.get("ownerReferences") or [], found.get("spec", {})
     role, status = labels.get(names.ROLE_LABEL, ""), found.get("status", {})
     containers = _ours(spec.get("containers"), role)[:1]
@@ -190,6 +192,7 @@ def pod_of(found: Object, now: datetime, run_id: str | None = None) -> Pod | Non
         "" if before is None else _said(*before),
         metadata.get("annotations", {}).get(DIGEST, ""),
         _started(status),
+        _age_s(metadata, now),
     )
 
 
@@ -286,6 +289,11 @@ def _lived_s(status: Object, now: datetime) -> float:
             end = datetime.fromisoformat(over) if over else now
             return max(0.0, (end - begun).total_seconds())
     return 0.0
+
+
+def _age_s(metadata: Object, now: datetime) -> float:
+    made = metadata.get("creationTimestamp")
+    return math.inf if not made else -until_s(made, now)
 
 
 def _started(status: Object) -> bool:

@@ -233,7 +233,8 @@ def _spark(observed: Observed, owner: Owner, standing: Standing) -> Fact:
     found = first_trouble(observed, [*pods, *_executors(observed)], names)
     if found is not None:
         return Fact(kind, False, found.reason, found.message, True)
-    return Fact(kind, False, "Starting", standing.waiting or "the driver's pod is not ready yet")
+    text = "; ".join(["the driver's pod is not ready yet", *_awaited(observed, pods)])
+    return Fact(kind, False, "Starting", standing.waiting or text)
 
 
 def _being_ended(observed: Observed, pod: Pod) -> str:
@@ -271,7 +272,8 @@ def spared_s(before: TopologyStatus, now: datetime) -> float:
         return 0.0
     if spark.status is ConditionStatus.TRUE:
         return EXECUTORS_AWAY_S
-    return EXECUTORS_AWAY_S + until_s(spark.last_transition_time, now)
+    # Another operator's clock may have been ahead.
+    return EXECUTORS_AWAY_S + min(0.0, until_s(spark.last_transition_time, now))
 
 
 def again_s(status: TopologyStatus, now: datetime) -> float | None:
@@ -296,7 +298,8 @@ def _standby(observed: Observed, owner: Owner, driver: DriverStatus | None) -> F
     found = first_trouble(observed, pods, [pod_name(owner.name, Role.DRIVER, number)])
     if found is not None:
         return Fact(kind, False, found.reason, found.message, True)
-    return Fact(kind, False, "Starting", "the pod that is to stand by is not ready yet")
+    text = "; ".join(["the pod that is to stand by is not ready yet", *_awaited(observed, pods)])
+    return Fact(kind, False, "Starting", text)
 
 
 def _up_to_date(standing: Standing) -> Iterator[Fact]:
@@ -403,7 +406,17 @@ def _available(
     if found is not None:
         return Fact(kind, False, found.reason, found.message, True)
     text = f"{ready} of {wanted} {component.value} pods are ready"
-    return Fact(kind, False, "Growing", text)
+    return Fact(kind, False, "Growing", "; ".join([text, *_awaited(observed, pods)]))
+
+
+def _awaited(observed: Observed, pods: Sequence[Pod]) -> list[str]:
+    """What the first pod that is not ready waits for, of which no more is known."""
+    for pod in pods:
+        if pod.deleting:
+            return [f"{pod.name} is being deleted, and another is made once it is gone"]
+        if pod.node is not None and not pod.begun and not observed.lost(pod):
+            return [f"{pod.name} waits on node {pod.node} for its volumes, network or containers"]
+    return []
 
 
 def _phase(observed: Observed, standing: Standing, ready: bool) -> Phase:

@@ -39,6 +39,9 @@ from millrace_operator.reconcile.observe import Observed, Pod
 from millrace_operator.reconcile.troubles import last_seen
 from millrace_operator.reconcile.unbegun import made_otherwise
 
+REJECTED_S = 10.0
+"""So long a pod that ended before it ran is left, before another takes its place."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
@@ -341,6 +344,23 @@ def _ended(observed: Observed, pod: Pod, *, unwanted: bool) -> list[Action]:
     lost = observed.lost(pod)
     if lost:
         return [DeletePod(pod.name, pod.uid, force=True)]
+    if _spared_s(pod) is not None and not unwanted:
+        return []
     if (pod.ended or unwanted) and not pod.deleting:
         return [DeletePod(pod.name, pod.uid)]
     return []
+
+
+def _spared_s(pod: Pod) -> float | None:
+    """For how many seconds more a pod that ended before it ran is left, None for others. Its node
+    does not take it, and would be asked again at once about the next one: for want of room on a
+    disk, say, where the scheduler goes by less than the kubelet."""
+    if not pod.ended or pod.started or pod.deleting or not 0 <= pod.age_s < REJECTED_S:
+        return None
+    return REJECTED_S - pod.age_s
+
+
+def rejected_wait_s(observed: Observed) -> float | None:
+    """When the first of these gives way to another."""
+    pods = (*observed.of(Role.ACKER), *observed.of(Role.STATE_SERVER))
+    return min((left for pod in pods if (left := _spared_s(pod)) is not None), default=None)

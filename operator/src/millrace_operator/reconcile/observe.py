@@ -7,6 +7,7 @@ these say, and the view not before what the driver told.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -70,7 +71,7 @@ class Pod:
     all that the pod was made with, empty for one of an operator that did not say so.
     ``reason`` and ``message`` say why it waits, failed or ended, ``exit_code`` how; ``lived_s`` is
     how long it ran. ``before`` says how its container ended before, if it came back just now;
-    ``started``: it has run, now or before.
+    ``started``: it has run, now or before. ``age_s`` is how long it has been there.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Pod:
     before: str = ""
     digest: str = ""
     started: bool = False
+    age_s: float = math.inf
 
     @property
     def begun(self) -> bool:

@@ -23,10 +23,10 @@ from dataclasses import dataclass, replace
 from millrace.homes import pods as names
 from millrace.homes.accepted import Accepted
 from millrace.homes.passwords import lines, secret_data
-from millrace.homes.pods import Role
+from millrace.homes.pods import Role, pod_name
 from millrace.homes.tuning import Tuning
 from millrace.topology.model import StreamTopology
-from millrace_operator.api.resources import AckersStatus, TopologyStatus
+from millrace_operator.api.resources import AckersStatus, DriverStatus, TopologyStatus
 from millrace_operator.api.settings import OperatorSettings
 from millrace_operator.builders.access import access
 from millrace_operator.builders.documents import (
@@ -67,6 +67,7 @@ from millrace_operator.reconcile.crew import (
     plan_ackers,
     plan_servers,
     proposal,
+    rejected_wait_s,
     replaced_ackers,
     scaled_by_load,
     sizes,
@@ -154,7 +155,10 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
         *([Propose(proposed)] if proposed not in (None, observed.proposal) else []),
         *snapshots.actions,
     ]
-    waits = (driver.wait_s, snapshots.wait_s, again_s(status, moment.now))
+    waits = (
+        *(driver.wait_s, snapshots.wait_s),
+        *(again_s(status, moment.now), rejected_wait_s(observed)),
+    )
     wait_s = min((one for one in waits if one is not None), default=None)
     return Plan(tuple(actions), wait_s, tuple(_told(before_end, status)))
 
@@ -282,12 +286,27 @@ def _children(
                 {**manifest, "metadata": {**manifest["metadata"], "annotations": annotations}}
             )
     kept = {*filled_maps(owner), accepted_name(owner), books_name(owner)}
-    kept |= {pod.name for pod in observed.of(Role.DRIVER)}
+    kept |= {pod.name for pod in observed.of(Role.DRIVER)} | _mounted_soon(observed, owner)
     for child in observed.children:
         named = (child.kind, child.name)
         stays = child.kind == "Secret" or (child.kind == "ConfigMap" and child.name in kept)
         if named not in made and not stays:
             yield DeleteChild(child.kind, child.name, child.uid)
+
+
+def _mounted_soon(observed: Observed, owner: Owner) -> set[str]:
+    """Maps of drivers whose pods are not seen: the creation of the last ones may come through yet,
+    and another operator may make the next one just now. Without its map a pod never begins."""
+    told = observed.resource.status.driver or DriverStatus()
+    last = max(told.number, told.given, told.standby or 0)
+    prefix = pod_name(owner.name, Role.DRIVER, 0).removesuffix("0")
+    maps = [one.name for one in observed.children if one.kind == "ConfigMap"]
+    numbers = {name: name.removeprefix(prefix) for name in maps if name.startswith(prefix)}
+    return {
+        name
+        for name, number in numbers.items()
+        if number.isdecimal() and (int(number) in (told.number, told.standby) or int(number) > last)
+    }
 
 
 def _stalled(edit: Edited, driver: DriverPlan) -> Trouble | None:

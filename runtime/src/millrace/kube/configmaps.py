@@ -87,11 +87,14 @@ class Api:
         kind: str = _JSON,
         accept: str = _JSON,
         query: Mapping[str, str] | None = None,
+        answer_s: float | None = None,
     ) -> tuple[int, dict[str, Any]]:
         """Status and JSON object of an answer, also of one that refuses; ``accept`` names a form of
-        it. Raises ``HomeAwayError`` where none comes, or one that says no more than that it is to
-        be tried again."""
-        response = self._sent(method, path, body, kind, query, self._answer_s, accept)
+        it, ``answer_s`` how long it is waited for, where not as long as others. Raises
+        ``HomeAwayError`` where none comes, or one that says no more than that it is to be tried
+        again."""
+        patience = self._answer_s if answer_s is None else (self._answer_s, answer_s)
+        response = self._sent(method, path, body, kind, query, patience, accept)
         if response.status >= 500 or response.status in _PASSING:
             said = f"{response.status} {_message(response.read())}"
             raise self._away(method, path, said, response.status)

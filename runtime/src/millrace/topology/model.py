@@ -418,8 +418,8 @@ class Spec(Part):
     volumes: tuple[Volume, ...] = Field(
         (),
         description="On a cluster: what is mounted in the pods of the driver and of executors. "
-        "Files that sinks write lie on a claim; those of sources may lie in a ConfigMap, a Secret or "
-        "the image, too. One machine does not go by it.",
+        "Files that sinks write lie on a claim; those of sources may lie in a ConfigMap, a Secret "
+        "or the image, too. One machine does not go by it.",
     )
     pods: Pods = Field(
         Pods(),
