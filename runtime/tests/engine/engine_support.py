@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from millrace.engine.jobs.runner import share
 from millrace.engine.program.compile import compile_topology
@@ -23,7 +24,7 @@ from millrace.engine.program.kit import Kit, store
 from millrace.engine.program.program import Program
 from millrace.engine.task import worker
 from millrace.engine.task.blackbox import Box
-from millrace.engine.task.faults import find_error
+from millrace.engine.task.faults import TaskError, find_error
 from millrace.engine.task.state import Services
 from millrace.engine.task.worker import (
     FirstPass,
@@ -32,7 +33,7 @@ from millrace.engine.task.worker import (
     decode_reports,
     encode_pieces,
 )
-from millrace.errors import MillraceError
+from millrace.errors import MillraceError, UserCodeError
 from millrace.ids import name_id, root_id, tracking_id
 from millrace.protocol.acklog import Open, SliceOwners, sequences
 from millrace.protocol.types import (
@@ -176,6 +177,16 @@ class Windows:
                 inboxes = self.move(made)
                 made = [list(NextPass(data, number)(p, inboxes[p])) for p in range(count)]
         return [report for part in made for data in part for report in decode_reports(data)]
+
+    def assert_too_large(self, column: str) -> None:
+        """All that there is as one window is more than a column holds, and told as what narrows it;
+        what is planned next begins at the beginning again."""
+        with pytest.raises(TaskError) as caught:
+            self.attempt(self.plan())
+        error = self.error_in(caught.value)
+        assert type(error) is UserCodeError
+        assert f"column {column} is more than the 2 GiB" in str(error)
+        self.offsets.clear()
 
     def error_in(self, failure: Exception) -> MillraceError | None:
         """The deliberate error that the last attempt failed with."""

@@ -168,10 +168,12 @@ class Acting:
             self._check_own(manifest, there)
         except (RefusedError, StaleError, HomeAwayError) as error:
             of_pod = kind == "ConfigMap" and metadata["name"] in self._pods
-            if (kind != "Pod" and not of_pod) or not _answered(error, of_pod):
+            silent = isinstance(error, HomeAwayError) and error.status is None
+            hangs = kind == "Pod" and silent
+            if (kind != "Pod" and not of_pod) or not (hangs or _answered(error)):
                 raise
             said = error.message if isinstance(error, RefusedError) else str(error)
-            if isinstance(error, HomeAwayError) and error.status is None and not of_pod:
+            if hangs:
                 said = self._unanswered[role] = f"{_UNANSWERED}: {said}"
             self.refusals[metadata["name"]] = f"its ConfigMap: {said}" if of_pod else said
 
@@ -220,13 +222,11 @@ def _holds(there: Object | None, manifest: Object) -> bool:
     return there is not None and there.get("data") == manifest.get("data")
 
 
-def _answered(error: MillraceError, of_pod: bool) -> bool:
-    """Whether it says that nothing was made, as an admission webhook that fails does, or may hang
-    on a pod: that may last as long as any refusal. Should the pod be there all the same, the next
-    plan finds it."""
-    if not isinstance(error, HomeAwayError):
-        return True
-    return error.status == HTTPStatus.INTERNAL_SERVER_ERROR or (error.status is None and not of_pod)
+def _answered(error: MillraceError) -> bool:
+    """Whether it says that nothing was made, as an admission webhook that fails does: that may last
+    as long as any refusal. Should the pod be there all the same, the next plan finds it."""
+    failed = HTTPStatus.INTERNAL_SERVER_ERROR
+    return not isinstance(error, HomeAwayError) or error.status == failed
 
 
 def write_status(objects: Objects, resource: Resource, version: str, status: TopologyStatus) -> str:

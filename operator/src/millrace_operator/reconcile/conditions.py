@@ -233,7 +233,7 @@ def _spark(observed: Observed, owner: Owner, standing: Standing) -> Fact:
     found = first_trouble(observed, [*pods, *_executors(observed)], names)
     if found is not None:
         return Fact(kind, False, found.reason, found.message, True)
-    text = "; ".join(["the driver's pod is not ready yet", *_awaited(observed, pods)])
+    text = _and_waits_for("the driver's pod is not ready yet", observed, pods)
     return Fact(kind, False, "Starting", standing.waiting or text)
 
 
@@ -298,7 +298,7 @@ def _standby(observed: Observed, owner: Owner, driver: DriverStatus | None) -> F
     found = first_trouble(observed, pods, [pod_name(owner.name, Role.DRIVER, number)])
     if found is not None:
         return Fact(kind, False, found.reason, found.message, True)
-    text = "; ".join(["the pod that is to stand by is not ready yet", *_awaited(observed, pods)])
+    text = _and_waits_for("the pod that is to stand by is not ready yet", observed, pods)
     return Fact(kind, False, "Starting", text)
 
 
@@ -406,17 +406,17 @@ def _available(
     if found is not None:
         return Fact(kind, False, found.reason, found.message, True)
     text = f"{ready} of {wanted} {component.value} pods are ready"
-    return Fact(kind, False, "Growing", "; ".join([text, *_awaited(observed, pods)]))
+    return Fact(kind, False, "Growing", _and_waits_for(text, observed, pods))
 
 
-def _awaited(observed: Observed, pods: Sequence[Pod]) -> list[str]:
-    """What the first pod that is not ready waits for, of which no more is known."""
+def _and_waits_for(text: str, observed: Observed, pods: Sequence[Pod]) -> str:
+    """With what the first pod that is not ready waits for, of which no more is known."""
     for pod in pods:
         if pod.deleting:
-            return [f"{pod.name} is being deleted, and another is made once it is gone"]
+            return f"{text}; {pod.name} is being deleted, and another is made once it is gone"
         if pod.node is not None and not pod.begun and not observed.lost(pod):
-            return [f"{pod.name} waits on node {pod.node} for its volumes, network or containers"]
-    return []
+            return f"{text}; {pod.name} waits on node {pod.node} for volumes, network or containers"
+    return text
 
 
 def _phase(observed: Observed, standing: Standing, ready: bool) -> Phase:

@@ -156,8 +156,10 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
         *snapshots.actions,
     ]
     waits = (
-        *(driver.wait_s, snapshots.wait_s),
-        *(again_s(status, moment.now), rejected_wait_s(observed)),
+        driver.wait_s,
+        snapshots.wait_s,
+        again_s(status, moment.now),
+        rejected_wait_s(observed),
     )
     wait_s = min((one for one in waits if one is not None), default=None)
     return Plan(tuple(actions), wait_s, tuple(_told(before_end, status)))

@@ -3,9 +3,9 @@
 A worker may have a limit (``spark.executor.pyspark.memory``). User code that asks for too much at
 once fails alone: its tuple's roots are to blame. User code that keeps what it took leaves nothing
 for the tuples after it, which must not be blamed for that: the window attempt dies instead, and is
-split down to the root that does it. Where no user code had a batch in hand, and none had failed
-before, it is evidence of nothing: the state may be what is too large. In every case the process
-runs no other window attempt: nobody knows what it still holds.
+split down to the root that does it. In either case the process runs no other window attempt: nobody
+knows what it still holds. Where no user code had a batch in hand, and none had failed before, it is
+evidence of nothing: the state may be what is too large.
 """
 
 from __future__ import annotations
