@@ -40,8 +40,8 @@ def test_every_folder_is_in_the_table():
 def test_objects_are_called_as_the_code_calls_them():
     rows = [line for line in TEXT.partition("## Pods")[0].splitlines() if line.startswith("| ")]
     named = re.findall(r"`(<t>-[a-z]+)`", "\n".join(rows))
-    made = {pods.view_map, pods.inbox_map, pods.journal_map, pods.snapshots_map, pods.secret}
-    assert set(named) == {name("<t>") for name in made}
+    maps = {pods.view_map, pods.inbox_map, pods.journal_map, pods.accepted_map, pods.snapshots_map}
+    assert set(named) == {name("<t>") for name in {*maps, pods.secret}}
 
 
 @pytest.mark.parametrize("role", [Role.DRIVER, Role.ACKER, Role.STATE_SERVER])

@@ -21,9 +21,6 @@ from millrace_operator.api.settings import OperatorSettings
 from millrace_operator.builders.naming import Manifest, Owner
 from millrace_operator.builders.pods import executor_pod
 
-ACCEPTED = "accepted"
-"""What the name of its config map ends with."""
-
 ACCEPTED_KEY = "accepted.json"
 BOOKS_KEY = "snapshots.json"
 """In the config map ``books_name``."""
@@ -58,7 +55,7 @@ def filled_maps(owner: Owner) -> tuple[str, ...]:
 
 def accepted_name(owner: Owner) -> str:
     """The config map of the accepted topology."""
-    return owner.child(ACCEPTED)
+    return names.accepted_map(owner.name)
 
 
 def accepted_map(owner: Owner, accepted: Accepted) -> Manifest:

@@ -18,7 +18,6 @@ from millrace.homes.documents import RunEvent
 from millrace.homes.pods import ROLE_LABEL, TOPOLOGY_LABEL, Role
 from millrace.topology.members import MOST_MEMBERS
 from millrace.topology.model import KIND
-from millrace_operator.builders.documents import ACCEPTED
 from millrace_operator.builders.naming import MANAGED_BY, MANAGER
 from millrace_operator.kube import kinds, reading
 from millrace_operator.kube.incarnations import Incarnations
@@ -109,7 +108,7 @@ def observe(objects: Objects, incarnations: Incarnations, key: Key, turn: Turn) 
         tuple(_read(pods, turn.now, run_ids, _unmountable(objects, key, pods))),
         nodes,
         tuple(children.values()),
-        reading.accepted_of(maps[f"{key.name}-{ACCEPTED}"]),
+        reading.accepted_of(maps[names.accepted_map(key.name)]),
         reading.view_of(view),
         proposal,
         window=None if told is None else told.sealed,
@@ -287,7 +286,7 @@ def _maps(objects: Objects, key: Key, uid: str, there: Container[str]) -> dict[s
     there. Others with the topology's label may be anybody's, and as many and as large as they
     like."""
     wanted = (
-        f"{key.name}-{ACCEPTED}",
+        names.accepted_map(key.name),
         names.snapshots_map(key.name),
         names.inbox_map(key.name),
     )

@@ -142,6 +142,11 @@ def journal_map(topology: str) -> str:
     return f"{topology}-journal"
 
 
+def accepted_map(topology: str) -> str:
+    """The ConfigMap of the topology as the operator last accepted it."""
+    return f"{topology}-accepted"
+
+
 def snapshots_map(topology: str) -> str:
     """The ConfigMap of what the operator has to know of snapshots whose resources are gone."""
     return f"{topology}-snapshots"
