@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 from keyedrun import (
     KEYS_A_LINE,
     LINES_A_WINDOW,
@@ -53,7 +54,7 @@ KINDS = {
 }
 """Kinds of kills, in the order in which they come, and the phase of each."""
 
-_ROLES = {"acker": "acker", "state_server": "state", "executor": "executor"}
+_ROLES = {"acker": "acker", "state_server": "state"}
 
 
 class Topology:
@@ -91,9 +92,10 @@ class Topology:
         that arrived with it was shown."""
         side = self._required()
         self._settle(KINDS[kind])
+        idle = self._worked()
         self._warm()
         before, window = driver_pid(side), side.shown() + 1
-        pid = before if kind.startswith("driver") else self._victim(kind, number)
+        pid = before if kind.startswith("driver") else self._victim(kind, number, idle)
         sent, cpu_s = sent_bytes(side), side.cpu_s()
         begin_s = time.time()
         os.kill(pid, signal.SIGKILL)
@@ -166,7 +168,19 @@ class Topology:
         rows = sorted(side.processes(), key=lambda row: str(row["name"]))
         return [row["pid"] for row in rows if row["role"] == role]
 
-    def _victim(self, kind: str, number: int) -> int:
+    def _worked(self) -> dict[int, float]:
+        """What the Python workers of each executor have spent, in seconds of CPU."""
+        found = {}
+        for pid in self._pids("executor"):
+            below = psutil.Process(pid).children(recursive=True)
+            found[pid] = sum(sum(one.cpu_times()[:2]) for one in below)
+        return found
+
+    def _victim(self, kind: str, number: int, idle: dict[int, float]) -> int:
+        """Of executors the one that worked most since ``idle``, of others one after the other."""
+        if kind == "executor":
+            worked = self._worked()
+            return max(worked, key=lambda pid: worked[pid] - idle.get(pid, 0.0))
         found = self._pids(_ROLES[kind])
         return found[number % len(found)]
 

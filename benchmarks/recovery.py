@@ -2,12 +2,13 @@
 
 One topology for each size of state, a count by key under ExactlyOnce with two copies on three state
 servers and one acker, takes kills of every kind: of its acker, of a state server, of the driver
-(nobody stands by), of the driver while one stands by, and of one of two executors. A line that
-touches ten keys arrives with each kill, and what is measured goes from the kill to the mark with
-which the sink says that the window of this line is sealed and shown. Nothing is subtracted: of a
-cold driver the JVM and Spark are most of it. Plain Structured Streaming, which counts the same keys
-with RocksDB and a checkpoint on the disk, is killed as a whole and started again at once; of it the
-time goes until the changed totals of its line are written.
+(nobody stands by), of the driver while one stands by, and of that one of two executors which the
+windows before it ran on. A line that touches ten keys arrives with each kill, and what is measured
+goes from the kill to the mark with which the sink says that the window of this line is sealed and
+shown. Nothing is subtracted: of a cold driver the JVM and Spark are most of it. Plain Structured
+Streaming, which counts the same keys with RocksDB and a checkpoint on the disk, is killed as a
+whole and started again at once; of it the time goes until the changed totals of its line are
+written.
 
 Before a kill all of a run has been there for two seconds, and six windows have gone through.
 Topologies of all sizes are up at once and are killed in turns, so that other load on the machine

@@ -11,6 +11,7 @@ import psutil
 import pytest
 from engine_support import SparkWindows, compiled, write_lines
 
+from millrace.engine.jobs.executors import executors as known
 from millrace.engine.jobs.executors import have_executors
 from millrace.engine.jobs.refusals import _ALLOCATOR, Refusals
 from millrace.engine.jobs.runner import AttemptDied
@@ -146,6 +147,27 @@ def test_an_executor_lost_with_the_task_that_stays_costs_time_only(windows, tmp_
     assert row["n"] == WORDS["alpha"] + 1
 
 
+def with_a_worker():
+    """Executors whose daemon has forked a worker."""
+    return {
+        pid
+        for pid in executors()
+        if any(daemon.children() for daemon in psutil.Process(pid).children())
+    }
+
+
+def test_executors_beside_the_task_that_stays_get_a_worker_by_a_rehearsal(windows, spark):
+    until(lambda: len(known(spark.sparkContext)) == 2, "two executors", 120.0)
+    run = windows(spec("gates:split", "{name: n, function: count}"), small=1000)
+    assert run.runner.spare_executors() == frozenset()  # nothing has run in one
+    run.go()
+    assert run.runner.spare_executors() == known(spark.sparkContext)
+    run.runner.rehearse_on(2)
+    assert with_a_worker() == set(executors())
+    run.runner.rest()
+    assert run.runner.spare_executors() == frozenset()
+
+
 def test_output_that_depends_on_the_attempt_is_never_mixed_unseen(windows, tmp_path):
     gate = tmp_path / "gate"
     gate.touch()
@@ -216,12 +238,11 @@ def test_executors_that_are_lost_are_told_and_blame_no_root(windows):
 
 def test_executors_that_go_between_attempts_are_missed_by_none(windows, spark, tmp_path):
     """Nothing of the attempt before is lost with one, and the next one blames nobody."""
-    known = spark.sparkContext._jsc.sc().getExecutorIds
 
     def until_there_are(count):
         """Processes, and those of them that Spark knows, which is a moment later."""
         there = f"{count} executors"
-        until(lambda: len(executors()) == known().size() == count, there, 120.0)
+        until(lambda: len(executors()) == len(known(spark.sparkContext)) == count, there, 120.0)
 
     run = windows(spec("gates:split", "{name: n, function: count}"))
     intent = run.plan()

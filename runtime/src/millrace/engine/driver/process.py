@@ -17,6 +17,7 @@ from millrace.engine.driver.home.advice import AckerAdviser
 from millrace.engine.driver.home.executorload import ExecutorBounds
 from millrace.engine.driver.home.inbox import Mailbox
 from millrace.engine.driver.home.journal import EventTeller, StatusBoard
+from millrace.engine.driver.home.readied import ReadiedExecutors
 from millrace.engine.driver.home.refused import RefusedExecutors
 from millrace.engine.driver.home.scaling import ExecutorScaling
 from millrace.engine.driver.home.troubles import ServerTroubles
@@ -190,6 +191,7 @@ class DriverProcess:
         self._scaling = self._executor_scaling()
         self._kept: Refusals | None = None
         self._refused = self._refused_executors()
+        self._readied = self._readied_executors()
         ttl = any(one.ttl is not None for one in topology.spec.processors)
         self._clock_watch = ClockWatch(self._clock, self._tell) if ttl else None
 
@@ -237,7 +239,7 @@ class DriverProcess:
             self._events.add(e.Notify("DriverStopped", str(error), warning=True))
             raise
         finally:
-            for watcher in (self._adviser, self._refused):
+            for watcher in (self._adviser, self._refused, self._readied):
                 if watcher is not None:
                     watcher.stop()
             performer.close()
@@ -291,6 +293,8 @@ class DriverProcess:
             self._statistics.ackers = lambda: self._adviser.advice if self._adviser else None
         if self._refused is not None:
             self._refused.start()
+        if self._readied is not None:
+            self._readied.start()
         snapshots = self._snapshots()
         self._statistics.snapshots = snapshots.figures
         self._mailbox = mailbox = Mailbox(
@@ -410,6 +414,19 @@ class DriverProcess:
         if self._kept is None:
             self._kept = Refusals(self._started().spark)
         return self._kept.drain()
+
+    def _readied_executors(self) -> ReadiedExecutors | None:
+        asked = self._topology.spec.spark.executors
+        if max(asked.instances, asked.most or 0) < 2:
+            return None
+        return ReadiedExecutors(self._spare_executors, self._rehearse_on, self._clock)
+
+    def _spare_executors(self) -> frozenset[str]:
+        return frozenset() if self._runner is None else self._runner.spare_executors()
+
+    def _rehearse_on(self, count: int) -> None:
+        assert self._runner is not None
+        self._runner.rehearse_on(count)
 
     def _scale(self) -> None:
         """Have more or fewer executors, where the lag says so."""

@@ -14,13 +14,17 @@ from pyspark import SparkContext
 from millrace.engine.jobs.session import request_executors
 
 
+def executors(context: SparkContext) -> frozenset[str]:
+    """Ids of those that are there and take tasks."""
+    ids = context._jsc.sc().getExecutorIds()
+    return frozenset(ids.apply(at) for at in range(ids.size()))
+
+
 def have_executors(context: SparkContext, count: int) -> None:
     """Have the cluster manager keep so many, and end the newest of those above; to be called while
     no attempt runs. To do it twice does no harm."""
     spark = context._jsc.sc()
-    ids = spark.getExecutorIds()
-    here = sorted((ids.apply(at) for at in range(ids.size())), key=_number)
-    for one in here[count:]:
+    for one in sorted(executors(context), key=_number)[count:]:
         spark.killExecutor(one)
     # Each of these lowers the number by one, whatever it was: this is what it is to be.
     request_executors(context, count)

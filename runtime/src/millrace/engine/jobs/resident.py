@@ -147,6 +147,13 @@ class Resident:
             with self._change:
                 stay.attempt = None
 
+    @property
+    def stays(self) -> bool:
+        """Whether there is a task for the next small window."""
+        with self._change:
+            stay = self._stay
+            return stay is not None and stay.link is not None and not stay.doomed
+
     def cancel(self, attempt: AttemptId) -> None:
         """End the task, if it works on this attempt."""
         with self._change:

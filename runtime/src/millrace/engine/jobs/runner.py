@@ -25,6 +25,7 @@ from millrace.engine.jobs.evidence import (
     thrown_by,
     worker_gone,
 )
+from millrace.engine.jobs.executors import executors
 from millrace.engine.jobs.jvm import private_folder
 from millrace.engine.jobs.notices import await_deaths
 from millrace.engine.jobs.resident import NotResidentError, Resident
@@ -328,7 +329,25 @@ class AttemptRunner:
             return SparkGone("Spark's JVM has ended; the driver is started again")
         return self._reason(plan, services, error)
 
-    # -- jobs
+    # -- rehearsals
+
+    def spare_executors(self) -> frozenset[str]:
+        """Those among which is the one that small windows run on, where it is not the only one."""
+        here = executors(self._context) if self._resident.stays else frozenset()
+        return here if len(here) > 1 else frozenset()
+
+    def rehearse_on(self, count: int) -> None:
+        """Run a task over nothing on each of so many executors, so that whichever small windows
+        run on next has a worker with the user's code. From any thread, beside an attempt.
+
+        Raises what Spark and the user's code raise.
+        """
+        kit = self._kit(self._program, self._services().passwords)
+        group = f"millrace-{self._program.uid}-rehearsal"
+        self._context.setJobGroup(group, group, interruptOnCancel=True)
+        # Spark gives each executor with a free slot one of them before it gives any a second.
+        tasks = self._context.parallelize([b""] * count, count)
+        self._results(tasks.mapPartitionsWithIndex(Rehearsal(kit, keyed=False)))
 
     def rehearse(self) -> None:
         """Run a job of one task and one of all passes, over nothing, so that the next one finds the
@@ -343,6 +362,8 @@ class AttemptRunner:
             entries = [Rehearsal(kit, keyed=number + 1 < passes) for number in range(passes)]
             ends = FrameRehearsal(kit), FrameRehearsal(kit)
             self._results(self._chained(payload, entries, ends))
+
+    # -- jobs
 
     def _payload(self, intent: Intent, tasks: int) -> list[bytes]:
         return [encode_pieces(part) for part in share(intent, tasks, self._sources)]

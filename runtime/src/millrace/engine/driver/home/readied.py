@@ -1,0 +1,67 @@
+"""Has every executor ready for small windows, which run on one of them.
+
+The others have no Python for as long as no larger window comes, so where that one dies the window
+under way would wait until another has started it. So each runs a task over nothing as soon as it
+is there, and again before Spark ends a worker that has had nothing to do.
+
+What happens if the driver dies: its executors go with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from millrace.clock import Clock
+from millrace.errors import error_text
+
+log = logging.getLogger("millrace.driver")
+
+LOOK_S = 1.0
+
+AGAIN_S = 20.0
+"""Spark ends Python workers that had nothing to do for a minute, and the user's code with them."""
+
+
+class ReadiedExecutors:
+    """One thread that looks: a worker may be long in starting. ``here`` gives the executors that
+    are to be ready, ``rehearse`` runs a task on each of so many and may raise anything."""
+
+    def __init__(
+        self,
+        here: Callable[[], frozenset[str]],
+        rehearse: Callable[[int], None],
+        clock: Clock,
+    ) -> None:
+        self._here = here
+        self._rehearse = rehearse
+        self._clock = clock
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="readied-executors", daemon=True)
+        self._tried: frozenset[str] = frozenset()
+        self._again_s = float("-inf")
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more; a rehearsal that is under way is not waited for."""
+        self._stopped.set()
+
+    def look(self) -> None:
+        """Rehearse where an executor has come, or enough time has gone by."""
+        try:
+            here = self._here()
+            if not here or (here <= self._tried and self._clock.monotonic_s() < self._again_s):
+                return
+            self._tried = here
+            self._again_s = self._clock.monotonic_s() + AGAIN_S
+            self._rehearse(len(here))
+        except Exception as error:  # noqa: BLE001
+            # The boundary of a thread: a window there meets the same, and tells of it.
+            log.info("executors are not made ready: %s", error_text(error))
+
+    def _run(self) -> None:
+        while not self._stopped.wait(LOOK_S):
+            self.look()
