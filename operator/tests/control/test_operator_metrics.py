@@ -217,6 +217,30 @@ def test_topologies_are_counted_by_phase_and_by_condition(world: World):
     assert world.values()["millrace_operator_topologies", "Running"] == 1
 
 
+def test_each_topology_that_is_to_run_says_whether_it_is_ready(world: World):
+    stands = {
+        "a": standing(READY=True),
+        "b": standing(Phase.STARTING, READY=False),
+        "c": standing(Phase.STALLED, STALLED=True),
+        **{phase.value: standing(phase, READY=False) for phase in AT_REST},
+    }
+    world.turns.end = lambda key: Result(status=stands.get(key.name))
+    world.listed.names = list(stands)
+    world.work(ALL)
+
+    def told() -> dict[str, float]:
+        name = "millrace_operator_topology_ready"
+        return {key[1]: value for key, value in world.values().items() if key[0] == name}
+
+    assert told() == {"a": 1.0, "b": 0.0, "c": 0.0}
+    del stands["a"]
+    world.work(Key("jobs", "a"))
+    assert told() == {"b": 0.0, "c": 0.0}
+
+
+AT_REST = (Phase.PAUSED, Phase.SUSPENDED, Phase.FINISHED, Phase.DELETING)
+
+
 BOTH = ("True", "False")
 
 

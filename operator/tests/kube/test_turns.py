@@ -1123,10 +1123,16 @@ def test_a_secret_that_cannot_be_changed_holds_pods_up_that_would_need_it(world:
     assert "words-state-1" in world.names("pods")
 
 
+NO_ANSWER = HomeAwayError("POST: no answer (Read timed out.)")
+WEBHOOK = "failed calling webhook: context deadline exceeded"
+
+
+@pytest.mark.parametrize("failure", [(15, NO_ANSWER), (10, (500, {"message": WEBHOOK}))])
 @pytest.mark.parametrize("waits", [("acker", "driver"), ("acker",), ("driver",)])
 def test_a_webhook_that_hangs_is_told_and_holds_up_no_other_kind(
-    world: World, waits: tuple[str, ...]
+    world: World, waits: tuple[str, ...], failure: tuple[int, Any]
 ):
+    took_s, answer = failure
     operator, before = world.settle(), world.api.answer
     for name in ("driver-1", "acker-0", "acker-1", "state-1"):
         del world.api.objects[f"{CORE}/pods/words-{name}"]
@@ -1138,7 +1144,10 @@ def test_a_webhook_that_hangs_is_told_and_holds_up_no_other_kind(
             assert more["answer_s"] > 10, "webhooks have ten seconds"
             if role in waits:
                 asked.append(role)
-                raise HomeAwayError("POST: no answer (Read timed out.)")
+                world.clock.time_s += took_s
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer
         return before(method, path, body, **more)
 
     world.api.answer = hanging  # type: ignore[method-assign]
@@ -1151,7 +1160,8 @@ def test_a_webhook_that_hangs_is_told_and_holds_up_no_other_kind(
     there = {name.split("-")[1] for name in world.names("pods")}
     assert there == {"acker", "driver", "state"} - {*waits}
     assert world.condition("Ready") == ("False", "PodRefused")
-    assert "admission webhook hangs" in world.resource["status"]["message"]
+    told = "admission webhook hangs" if answer is NO_ANSWER else WEBHOOK
+    assert told in world.resource["status"]["message"]
     assert world.resource["status"]["driver"]["number"] < 20
     world.api.answer = before  # type: ignore[method-assign]
     for _ in range(3):

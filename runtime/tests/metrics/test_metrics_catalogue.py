@@ -48,7 +48,7 @@ def test_names_keep_the_conventions(metric: Metric) -> None:
         assert metric.bounds == ()
     assert metric.meaning.endswith(".")
     for name in metric.labels:
-        assert re.fullmatch(r"[a-z]+", name)
+        assert re.fullmatch(r"[a-z]+(_[a-z]+)*", name)
         assert name not in ("le", "quantile", "job", "instance", "namespace", "pod", "topology")
 
 

@@ -11,6 +11,7 @@ import pytest
 from millrace.homes import codec, pods
 from millrace.homes.pods import Role
 from millrace.homes.settings import ConfigMapPlace, decode_settings, in_pods
+from millrace.kube.journalmap import EVENT_BYTES
 
 TEXT = (Path(__file__).parents[3] / "docs" / "pods.md").read_text()
 
@@ -42,6 +43,8 @@ def test_objects_are_called_as_the_code_calls_them():
     named = re.findall(r"`(<t>-[a-z]+)`", "\n".join(rows))
     maps = {pods.view_map, pods.inbox_map, pods.journal_map, pods.accepted_map, pods.snapshots_map}
     assert set(named) == {name("<t>") for name in {*maps, pods.secret}}
+    (journal,) = [row for row in rows if "`<t>-journal`" in row]
+    assert f"the newest {EVENT_BYTES // 1000} kB" in journal
 
 
 @pytest.mark.parametrize("role", [Role.DRIVER, Role.ACKER, Role.STATE_SERVER])

@@ -41,6 +41,15 @@ class Ended(StrEnum):
     """Another operator may act by now, so nothing more was done."""
 
 
+_EXPECTED = {Phase.PENDING, Phase.STARTING, Phase.RUNNING, Phase.STALLED}
+"""Phases of a topology that is to run."""
+
+
+def _is_ready(status: TopologyStatus) -> bool:
+    told = [one for one in status.conditions if one.type == ConditionType.READY]
+    return any(one.status is ConditionStatus.TRUE for one in told)
+
+
 class Standings:
     """Where each topology stands; safe for several threads."""
 
@@ -58,7 +67,8 @@ class Standings:
         return set(self._known)
 
     def samples(self) -> Iterator[Sample]:
-        statuses = list(self._known.values())
+        topologies = list(self._known.items())
+        statuses = [status for _, status in topologies]
         phases = Counter(status.phase for status in statuses)
         for phase in Phase:
             yield Sample(c.TOPOLOGIES, phases[phase], (phase.value,))
@@ -70,6 +80,9 @@ class Standings:
         for one, status in product(ConditionType, ConditionStatus):
             labels = one.value, status.value
             yield Sample(c.CONDITIONS, conditions[labels], labels)
+        for key, status in topologies:
+            if status.phase in _EXPECTED:
+                yield Sample(c.TOPOLOGY_READY, float(_is_ready(status)), (key.namespace, key.name))
 
 
 class Turns:

@@ -103,7 +103,7 @@ class Reconciler:
         self._relay(seen, memory, now)
         moment = Moment(now, self.secret(), self.secret(), self.secret())
         made = plan(seen.observed, self.settings, moment)
-        acting = Acting(self.objects, seen, now, self.leading)
+        acting = Acting(self.objects, seen, now, self.clock, self.leading)
         try:
             acting.carry_out(made.actions)
             acting.carry_out(made.at_end)

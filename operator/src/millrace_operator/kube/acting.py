@@ -21,6 +21,7 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import assert_never
 
+from millrace.clock import Clock
 from millrace.errors import MillraceError
 from millrace.homes import codec
 from millrace.homes import pods as names
@@ -56,6 +57,10 @@ _DRIVEN_OUT = "is there already, and belongs to something else; delete or rename
 
 _UNANSWERED = "its creation is not answered, as where an admission webhook hangs"
 
+_LONG_S = 2.0
+"""A creation that fails after so long waited for something: the API server gives a webhook ten
+seconds, and says then that it failed."""
+
 
 class NotLeadingError(MillraceError):
     """Another operator may act by now."""
@@ -69,6 +74,7 @@ class Acting:
     objects: Objects
     seen: Seen
     now: datetime
+    clock: Clock
     leading: Callable[[], bool] = lambda: True
     refusals: dict[str, str] = field(default_factory=dict)
     created: set[str] = field(default_factory=set)
@@ -77,7 +83,7 @@ class Acting:
     _version: str | None = field(default=None, init=False)
     """Of the topology, behind a status that was written."""
     _unanswered: dict[str | None, str] = field(default_factory=dict, init=False)
-    """Roles of which a pod's creation was not answered, and what is told of that."""
+    """Roles of which a pod's creation was not answered, or failed late, and what is told of it."""
     _late: RefusedError | None = field(default=None, init=False)
     _changed: StaleError | None = field(default=None, init=False)
 
@@ -157,6 +163,7 @@ class Acting:
         if kind == "Pod" and role in self._unanswered:
             self.refusals[metadata["name"]] = self._unanswered[role]
             return  # the next plan asks again, and others are not to wait so often
+        begin_s = self.clock.monotonic_s()
         try:
             if self.objects.create(manifest):
                 self.created.add(metadata["name"])
@@ -167,14 +174,15 @@ class Acting:
                 raise StaleError(f"{kind} {metadata['name']}: was there, and is gone")
             self._check_own(manifest, there)
         except (RefusedError, StaleError, HomeAwayError) as error:
-            of_pod = kind == "ConfigMap" and metadata["name"] in self._pods
+            pod, of_pod = kind == "Pod", kind == "ConfigMap" and metadata["name"] in self._pods
             silent = isinstance(error, HomeAwayError) and error.status is None
-            hangs = kind == "Pod" and silent
-            if (kind != "Pod" and not of_pod) or not (hangs or _answered(error)):
+            if not (pod or of_pod) or not (_answered(error) or (pod and silent)):
                 raise
             said = error.message if isinstance(error, RefusedError) else str(error)
-            if hangs:
-                said = self._unanswered[role] = f"{_UNANSWERED}: {said}"
+            if silent:
+                said = f"{_UNANSWERED}: {said}"
+            if pod and self.clock.monotonic_s() - begin_s >= _LONG_S:
+                self._unanswered[role] = said
             self.refusals[metadata["name"]] = f"its ConfigMap: {said}" if of_pod else said
 
     def _fill(self, filled: FillSecret) -> None:

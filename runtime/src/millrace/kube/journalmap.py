@@ -30,8 +30,9 @@ log = logging.getLogger(__name__)
 FIGURES_S = 5.0
 EVENTS_S = 1.0
 
-EVENT_BYTES = 200_000
-"""A ConfigMap may hold 1 MiB; older events make room for newer ones."""
+EVENT_BYTES = 20_000
+"""Older events make room for newer ones: every write of figures has the API server keep all of the
+object once more, until it next compacts its store."""
 
 _WAITING = 500
 _TRIES = 50

@@ -172,6 +172,13 @@ CONDITIONS = _gauge(
     "`UpToDate`, `Restored`, `StandbyReady`",
     status="`True`, `False`, `Unknown`",
 )
+TOPOLOGY_READY = _gauge(
+    "millrace_operator_topology_ready",
+    "1 for a topology that is `Ready`, 0 for one that is not. Left out for those that are paused, "
+    "suspended, finished or being deleted.",
+    resource_namespace="its namespace",
+    resource_name="its name",
+)
 
 # -- any process; the library measures these
 
@@ -196,7 +203,7 @@ ACKER = (
 )
 OPERATOR = (
     *(LEADER, RECONCILIATIONS, RECONCILIATION_S, LISTS, LAST_RECONCILIATION, LAST_LIST),
-    *(QUEUE_DEPTH, QUEUE_WAIT, TOPOLOGIES, CONDITIONS),
+    *(QUEUE_DEPTH, QUEUE_WAIT, TOPOLOGIES, CONDITIONS, TOPOLOGY_READY),
 )
 
 CATALOGUE: Mapping[str, Sequence[Metric]] = {
