@@ -149,7 +149,7 @@ def test_a_pod_in_trouble_holds_up_ready_and_does_not_stall():
     assert text in told["Ready"].message
     conditions = (ROOT / "docs" / "conditions.md").read_text()
     assert 'type=="Ready")].message' in conditions
-    assert 'conditions{type="Ready", status="False"}' in (ROOT / "docs" / "metrics.md").read_text()
+    assert "(millrace_operator_topology_ready) == 0" in (ROOT / "docs" / "metrics.md").read_text()
 
 
 def test_what_another_release_accepted_is_told_as_the_document_says():

@@ -2247,6 +2247,24 @@ def test_a_secret_that_was_there_before_is_named_and_not_used():
     assert "Secret words-secret" in stalled.message
 
 
+def test_a_copy_of_what_was_lost_is_told_what_it_lacks():
+    cluster = settled()
+    secret = cluster.children.pop(("Secret", "words-secret"))
+    cluster.earlier["Secret words-secret"] = secret
+    cluster.reconcile()
+    assert conditions(cluster)["Stalled"] == ("True", "StoreLost")
+    told = cluster.status.message or ""
+    assert "Secret words-secret is there and not this topology's" in told
+    assert f"uid {cluster.uid}, controller true" in told
+    assert "is gone" not in told
+    del cluster.children["ConfigMap", "words-view"]
+    cluster.reconcile()
+    assert "ConfigMap words-view is gone" in (cluster.status.message or "")
+    cluster.children["Secret", "words-secret"] = cluster.earlier.pop("Secret words-secret")
+    cluster.reconcile()
+    assert "words-secret" not in (cluster.status.message or "")
+
+
 def test_a_topology_that_runs_is_not_held_up_by_strangers():
     cluster = settled()
     cluster.earlier["Pod words-acker-9"] = cluster.pods["words-acker-0"]

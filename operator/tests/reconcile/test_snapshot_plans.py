@@ -120,7 +120,10 @@ def test_one_that_fails_says_why_and_is_not_tried_again():
     assert driver.taken == []
 
 
-@pytest.mark.parametrize("spec", [{"to": "/elsewhere"}, {}])
+@pytest.mark.parametrize(
+    "spec",
+    [{"to": "/elsewhere"}, {"to": "memory://x"}, {"to": "simplecache::file:///tmp/x"}, {}],
+)
 def test_a_place_that_would_go_with_a_pod_is_not_asked_for(spec: dict[str, Any]):
     cluster = settled()
     cluster.apply_snapshot(wanted(**spec))

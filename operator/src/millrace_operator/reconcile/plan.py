@@ -25,7 +25,7 @@ from millrace.homes.accepted import Accepted
 from millrace.homes.passwords import lines, secret_data
 from millrace.homes.pods import Role, pod_name
 from millrace.homes.tuning import Tuning
-from millrace.topology.model import StreamTopology
+from millrace.topology.model import API_VERSION, KIND, StreamTopology
 from millrace_operator.api.resources import AckersStatus, DriverStatus, TopologyStatus
 from millrace_operator.api.settings import OperatorSettings
 from millrace_operator.builders.access import access
@@ -195,13 +195,24 @@ def _lost_store(observed: Observed, owner: Owner) -> Trouble | None:
     if newest(observed) == 0:
         return None
     needed = [("Secret", names.secret(owner.name)), ("ConfigMap", names.view_map(owner.name))]
-    gone = [f"{kind} {name}" for kind, name in needed if observed.child(kind, name) is None]
+    lost = [f"{kind} {name}" for kind, name in needed if observed.child(kind, name) is None]
     if observed.accepted is None:
-        gone.append(f"ConfigMap {accepted_name(owner)}")
-    if not gone:
+        lost.append(f"ConfigMap {accepted_name(owner)}")
+    if not lost:
         return None
-    text = f"{' and '.join(gone)} is gone, which the state depends on; bring it back from a copy"
-    return Trouble("StoreLost", text)
+    gone = [one for one in lost if one not in observed.strangers]
+    texts = []
+    if gone:
+        texts.append(
+            f"{' and '.join(gone)} is gone, which the state depends on; bring it back from a copy"
+        )
+    if astray := [one for one in lost if one in observed.strangers]:
+        texts.append(
+            f"{' and '.join(astray)} is there and not this topology's, as a copy is that was made "
+            f"without owner references: if it is, give it one: apiVersion {API_VERSION}, kind "
+            f"{KIND}, name {owner.name}, uid {owner.uid}, controller true"
+        )
+    return Trouble("StoreLost", "; ".join(texts))
 
 
 def _taken_names(observed: Observed) -> Trouble | None:

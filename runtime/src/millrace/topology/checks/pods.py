@@ -265,6 +265,9 @@ def _lost_snapshots(topology: StreamTopology, folder: str) -> Iterator[Problem]:
 _KEPT_PLACE = "a folder on a persistentVolumeClaim of spec.volumes, or a URL"
 
 
+_GOES = "snapshots would lie in the driver's pod and go with it"
+
+
 def lost_place(topology: StreamTopology, to: str | None, folder: str) -> str | None:
     """Why snapshots cannot lie there, or in the topology's own place without a word, where relative
     paths start from ``folder``; None where they can."""
@@ -272,7 +275,10 @@ def lost_place(topology: StreamTopology, to: str | None, folder: str) -> str | N
         return f"{_SEEN}; {_KEPT_APART}"
     to = to or topology.spec.snapshots.to
     if to is None:
-        return "is missing: snapshots would lie in the driver's pod and go with it"
+        return f"is missing: {_GOES}"
+    if to.startswith("memory:") or "::" in to:
+        # Of a chain of file systems some lies where it is read, and may be all that is written.
+        return f"is a place of one process, or a chain of places: {_GOES}"
     at = local_path(to)
     return None if at is None else _astray(topology, True, at, folder)
 
