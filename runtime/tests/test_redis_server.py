@@ -45,6 +45,11 @@ def test_what_an_error_means(error: redis.RedisError | OSError, trouble: Trouble
         ("BUSY Redis is busy running a script.", Trouble.PASSING),
         ("MISCONF Errors writing to the AOF file: No space left on device", Trouble.PASSING),
         ("NOREPLICAS Not enough good replicas to write.", Trouble.PASSING),
+        (
+            "UNBLOCKED force unblock from blocking operation, instance state changed",
+            Trouble.PASSING,
+        ),
+        ("ERR WAITAOF cannot be used with replica instances.", Trouble.PASSING),
         ("LOADING Redis is loading the dataset in memory", Trouble.LOADING),
         ("OOM command not allowed when used memory > 'maxmemory'.", Trouble.FULL),
         ("WRONGPASS invalid username-password pair", Trouble.PASSWORD),

@@ -45,8 +45,12 @@ class MemoryUse:
 
 _MIB = 1 << 20
 
-_PASSING = ("BUSY", "MISCONF", "NOREPLICAS")
-"""How refusals begin that pass and have no class: a long script, a full disk, too few replicas."""
+_PASSING = (
+    *("BUSY", "MISCONF", "NOREPLICAS", "UNBLOCKED"),
+    "WAITAOF cannot be used with replica",
+)
+"""How refusals begin that pass and have no class: a long script, a full disk, too few replicas, and
+a server that has become a replica while it was waited for."""
 
 _FAILOVER = (
     redis.exceptions.ReadOnlyError,

@@ -528,6 +528,25 @@ def test_an_intent_that_is_read_is_the_one_that_was_planned(tmp_path):
         assert decode(Intent, encode(one)) == one
 
 
+class OfNothing(OfTuples):
+    """A source that plans ranges of so many records."""
+
+    count = 0
+
+    def plan(self, offsets, max_records):
+        piece = self.range_of("a", 0, 4)
+        return SourcePlan((piece, replace(piece, start=4, count=self.count)), 4)
+
+
+@pytest.mark.parametrize("count", [0, -30])
+def test_a_range_without_a_record_is_never_made_a_window_of(count, tmp_path):
+    source = OfNothing("lines", {}, tmp_path)
+    source.count = count
+    with pytest.raises(planning.PlanRaisedError) as raised:
+        planning.look([source], {}, 10)
+    assert f"'lines' planned a range of {count} records" in str(raised.value.__cause__)
+
+
 def test_a_source_whose_news_fail_is_asked_all_the_same():
     source, events = Trickle(), queue.SimpleQueue()
     source.on_news = Broken().plan

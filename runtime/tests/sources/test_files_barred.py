@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from file_lives import Reader, append, lines, write
@@ -349,3 +351,45 @@ def test_a_barred_file_that_is_moved_over_another_hides_no_new_one(
     bar(barred)
     append(inbox / "app.log.2", ["late"])
     assert reader.take() == ["late"]
+
+
+@pytest.mark.parametrize("pattern", ["in/*/part.txt", "in/**/part.txt"])
+def test_a_folder_that_must_not_be_entered_holds_up_no_other_one(
+    inbox: Path, pattern: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("closed", "open"):
+        (inbox / name).mkdir()
+        write(inbox / name / "part.txt", [name])
+    real, closed = os.stat, [inbox / "closed"]
+
+    def stat(path: Any, *others: Any, **more: Any) -> os.stat_result:
+        if not isinstance(path, int) and Path(path).parent in closed:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return real(path, *others, **more)
+
+    monkeypatch.setattr(os, "stat", stat)
+    reader = Reader(inbox.parent, path=pattern)
+    assert reader.take() == ["open"]
+    assert "closed/part.txt cannot be looked at (Permission denied)" in caplog.text
+    closed.clear()
+    assert reader.take() == ["closed"]
+
+
+def test_a_place_that_cannot_be_looked_at_is_waited_for(
+    inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a mount is that has gone stale: there is one error, which names the path."""
+    write(inbox / "a.log", ["a"])
+    real, stale = os.stat, [inbox / "a.log"]
+
+    def stat(path: Any, *others: Any, **more: Any) -> os.stat_result:
+        if not isinstance(path, int) and Path(path) in stale:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+        return real(path, *others, **more)
+
+    monkeypatch.setattr(os, "stat", stat)
+    reader = Reader(inbox.parent, path="in/a.log")
+    with pytest.raises(SourceAwayError, match=r"a\.log cannot be read \(Stale file handle\)"):
+        reader.take()
+    stale.clear()
+    assert reader.take() == ["a"]

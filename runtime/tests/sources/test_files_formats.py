@@ -412,15 +412,6 @@ class TestParquet:
         ]
         assert read[-1].to_pylist() == [{"n": 7, "w": "b"}]
 
-    def test_a_worker_that_begins_with_other_columns_says_so(self, path: Path) -> None:
-        source = FileSource("s", {"path": ".", "format": "parquet"}, path.parent)
-        (piece,) = source.plan(None, 2000).ranges
-        pq.write_table(pa.table({"n": [1], "w": ["b"], "z": [1]}), path.parent / "_0.parquet")
-        (path.parent / "_0.parquet").rename(path.parent / "0.parquet")
-        worker = FileSource("s", {"path": ".", "format": "parquet"}, path.parent)
-        with pytest.raises(SourceError, match=r"a\.parquet lacks the column 'z'"):
-            list(worker.read(piece))
-
     def test_new_files_arrive(self, path: Path) -> None:
         source = FileSource("s", {"path": ".", "format": "parquet"}, path.parent)
         plan = source.plan(None, 2000)

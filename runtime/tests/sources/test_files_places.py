@@ -126,3 +126,17 @@ def test_one_file_that_is_renamed_when_a_driver_and_a_worker_begin_is_found(
         assert reader.take()[-1] == name
     write(inbox / "app.log", ["b"])
     assert reader.take() == ["b"]
+
+
+@pytest.mark.parametrize("pattern", ["outs/**/*.jsonl", "outs/**", "outs/*/*/*.jsonl", "outs/*/*"])
+def test_what_another_topology_has_only_staged_is_not_read(tmp_path: Path, pattern: str) -> None:
+    staged = tmp_path / "outs" / "a" / "_millrace" / "staged"
+    staged.mkdir(parents=True)
+    write(staged / "attempt.jsonl", ["lost"])
+    (tmp_path / "outs" / ".hidden").mkdir()
+    write(tmp_path / "outs" / ".hidden" / "b.jsonl", ["hidden"])
+    write(tmp_path / "outs" / "a" / "000000000001.jsonl", ["shown"])
+    assert set(Reader(tmp_path, path=pattern).take()) <= {"shown"}
+    if pattern != "outs/*/*/*.jsonl":
+        assert Reader(tmp_path, path=pattern).take() == ["shown"]
+    assert Reader(tmp_path, path="outs/a/_*/staged/*.jsonl").take() == ["lost"]

@@ -72,6 +72,14 @@ class Complaints:
         file = self._place.root / shown_name(path)
         return SourceError(f"source {self._name!r}: file {file} {problem}; {problem.remedy}")
 
+    def failing(self, path: str, error: OSError) -> SourceAwayError:
+        """A file that is there cannot be read for now, whatever is in it."""
+        file, why = self._place.root / shown_name(path), error.strerror or error
+        return SourceAwayError(
+            f"source {self._name!r}: file {file} cannot be read ({why}); see to the file system "
+            "that it lies in"
+        )
+
     def unreadable(self, error: OSError) -> SourceError:
         file = shown_name(str(error.filename or self._place.root))
         if isinstance(error, FileNotFoundError):

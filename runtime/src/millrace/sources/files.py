@@ -107,6 +107,7 @@ class FileSource(Source):
         self.watch = bool(self.options.get("watch", True))
         self._place = Place.of(self.path, folder)
         self._format: FileFormat | None = None
+        self._unplanned: ParquetFormat | None = None
         self._complaints = Complaints(name, self.path, folder, self._place, strict=not self.watch)
         self._lookout = Lookout(
             self._place,
@@ -230,6 +231,8 @@ class FileSource(Source):
             if FileStat.of(os.fstat(descriptor)) != listed:
                 raise _StaleError from None
             raise self._complaints.error(entry.path, problem) from problem
+        except OSError as error:
+            raise self._complaints.failing(entry.path, error) from error
         finally:
             os.close(descriptor)
 
@@ -301,7 +304,7 @@ class FileSource(Source):
     def split(self, piece: RootRange, at: int) -> tuple[RootRange, RootRange]:
         check_cut(piece, at)
         rest = piece.count - at
-        trim = self._opened_format().trim
+        trim = self._reading_format().trim
         return (
             replace(piece, count=at, locator=trim(piece.locator, 0, at)),
             replace(
@@ -310,10 +313,10 @@ class FileSource(Source):
         )
 
     def locate(self, piece: RootRange, index: int) -> Json:
-        return self._opened_format().trim(piece.locator, index, 1)
+        return self._reading_format().trim(piece.locator, index, 1)
 
     def read(self, piece: RootRange) -> Iterator[ReadBatch]:
-        form = self._opened_format()
+        form = self._reading_format()
         done = 0
         problem: BadFileError | None = None
         for file in self._candidates(piece):
@@ -326,6 +329,8 @@ class FileSource(Source):
                 return
             except BadFileError as bad:
                 problem = problem or bad
+            except OSError as error:
+                raise self._complaints.failing(plain_name(piece.locator["f"]), error) from error
         raise self._not_found(piece, problem)
 
     def payload(self, replay: Replay) -> bytes:
@@ -333,9 +338,11 @@ class FileSource(Source):
         problem: BadFileError | None = None
         for file in self._candidates(piece):
             try:
-                return self._opened_format().raw(file, piece)
+                return self._reading_format().raw(file, piece)
             except BadFileError as bad:
                 problem = problem or bad
+            except OSError as error:
+                raise self._complaints.failing(plain_name(piece.locator["f"]), error) from error
         raise self._not_found(piece, problem)
 
     def place(self, replay: Replay) -> str:
@@ -343,7 +350,7 @@ class FileSource(Source):
         piece = range_of(replay)
         for file in self._candidates(piece):
             try:
-                where = self._opened_format().place(file, piece)
+                where = self._reading_format().place(file, piece)
             except BadFileError:
                 continue
             path = os.path.realpath(file.path)
@@ -354,7 +361,7 @@ class FileSource(Source):
 
     def _candidates(self, piece: RootRange) -> Iterator[Opened]:
         try:
-            yield from candidates(self._place, self._opened_format(), piece.locator)
+            yield from candidates(self._place, self._reading_format(), piece.locator)
         except OSError as error:
             raise self._complaints.unreadable(error) from error
 
@@ -380,6 +387,14 @@ class FileSource(Source):
         if self._format is None:
             self._format = self._make_format()
         return self._format
+
+    def _reading_format(self) -> FileFormat:
+        """What ranges are read by. Who has not planned them takes no columns from the first file,
+        which may be another one than the driver went by."""
+        if self._format is None and self.kind == "parquet":
+            self._unplanned = self._unplanned or ParquetFormat(None)
+            return self._unplanned
+        return self._opened_format()
 
     def _make_format(self) -> FileFormat:
         if self.kind == "text":
@@ -414,5 +429,5 @@ class FileSource(Source):
             raise self._complaints.error(paths[0], error) from error
         raise SourceError(
             f"source {self.name!r}: files.path {self.path!r} holds no Parquet file yet, so its "
-            "columns are unknown; put one there before the start"
+            "columns are unknown; put one there before the start, it need not have rows"
         )

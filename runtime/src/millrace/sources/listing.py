@@ -111,12 +111,17 @@ class Place:
 
     @classmethod
     def of(cls, path: str, folder: Path) -> Place:
-        """Where ``path``, relative to ``folder``, leads: a folder, a file or a pattern."""
+        """Where ``path``, relative to ``folder``, leads: a folder, a file or a pattern. What cannot
+        be looked at is not there yet: whoever lists it hears why."""
         whole = folder / path
-        if whole.is_dir():
+        try:
+            found: os.stat_result | None = whole.stat()
+        except OSError:
+            found = None
+        if found is not None and kinds.S_ISDIR(found.st_mode):
             return cls(whole)
-        if whole.exists() or not any(c in path for c in _WILD):
-            return cls(whole.parent, file=whole.name, was_there=whole.exists())
+        if found is not None or not any(c in path for c in _WILD):
+            return cls(whole.parent, file=whole.name, was_there=found is not None)
         parts = whole.parts
         wild = next(i for i, part in enumerate(parts) if any(c in part for c in _WILD))
         return cls(Path(*parts[:wild]), pattern=str(Path(*parts[wild:])))
@@ -282,7 +287,7 @@ class _Walk:
             else:
                 self.folder(path)
             for entry in sorted(self._entries(path), key=lambda entry: entry.name):
-                if entry.name[0] != "." and _is_folder(entry):
+                if _visible(entry.name) and _is_folder(entry):
                     below = os.path.join(path, entry.name)
                     if entry.is_symlink():
                         self.links.append((below, parts))
@@ -295,20 +300,24 @@ class _Walk:
         fits = re.compile(fnmatch.translate(part)).match
         for entry in sorted(self._entries(path), key=lambda entry: entry.name):
             name = entry.name
-            if not fits(name) or (name[0] == "." and part[0] != "."):
+            if not fits(name):
                 continue
             if rest:
-                if _is_folder(entry):
+                if (_visible(name) or part[0] == name[0]) and _is_folder(entry):
                     self._descend(os.path.join(path, name), rest)
             elif _visible(name):
                 self._add(os.path.join(path, name), entry.stat, entry.is_symlink)
 
     def _go_on(self, path: str, rest: list[str]) -> None:
         whole = self.root / path
-        if rest:
-            if whole.is_dir():
-                self._descend(path, rest)
-        elif _visible(whole.name) and whole.exists():
+        try:
+            there = whole.is_dir() if rest else whole.exists()
+        except OSError as error:
+            self.skip(path, f"cannot be looked at ({error.strerror})", True)
+            return
+        if there and rest:
+            self._descend(path, rest)
+        elif there and _visible(whole.name):
             self._add(path, whole.stat, whole.is_symlink)
 
     def _first_time(self, path: str, left: int) -> bool:

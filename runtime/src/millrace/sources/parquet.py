@@ -31,6 +31,10 @@ from millrace.sources.lines import BadFileError
 from millrace.sources.listing import FileStat
 
 BATCH_ROWS = 1 << 16
+BATCH_BYTES = 32 << 20
+"""What a batch of rows takes in memory, by the first few of a piece."""
+
+_FEW_ROWS = 256
 
 WHOLE_FILE = (
     "replace it by a whole file or take it away; while a file is written, give it a name that "
@@ -43,12 +47,18 @@ _TAIL_BYTES = 8
 
 
 class ParquetFormat(FileFormat):
-    """Rows of Parquet files that all have one schema."""
+    """Rows of Parquet files that all have the columns of one schema. Where that is ``None`` rows
+    are read with all columns that their file has: what was planned has been looked at."""
 
-    def __init__(self, schema: pa.Schema) -> None:
-        self.schema = schema
+    def __init__(self, schema: pa.Schema | None) -> None:
+        self._schema = schema
         self._proven: tuple[FileStat, list[Any]] | None = None
         """A file all of whose bytes were found to be those of a locator, and its "x"."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        assert self._schema is not None
+        return self._schema
 
     def scan(self, file: Opened, mark: Mark, limit: int, final: bool) -> Scan:
         footer = _footer(file.descriptor, file.size)
@@ -123,7 +133,7 @@ class ParquetFormat(FileFormat):
 
     def read(self, file: Opened, piece: RootRange) -> Iterator[ReadBatch]:
         for rows in self._rows(file, piece):
-            yield batch_with_errors(self.schema, rows.columns, _wrong_texts(rows))
+            yield batch_with_errors(rows.schema, rows.columns, _wrong_texts(rows))
 
     def _rows(self, file: Opened, piece: RootRange) -> Iterator[pa.RecordBatch]:
         locator = piece.locator
@@ -131,11 +141,13 @@ class ParquetFormat(FileFormat):
         if not self._is_meant(file, locator):
             raise BadFileError("was replaced after its rows were planned")
         with _opened(file.path) as parquet:
-            _check_schema(parquet.schema_arrow, self.schema)
+            if self._schema is not None:
+                _check_schema(parquet.schema_arrow, self._schema)
             groups, before = _groups(parquet.metadata, first, left)
             skip = first - before
             try:
-                for batch in parquet.iter_batches(BATCH_ROWS, row_groups=groups):
+                most = _rows_at_once(parquet, groups, skip + left)
+                for batch in parquet.iter_batches(most, row_groups=groups):
                     part = batch.slice(skip, left)
                     skip = max(0, skip - batch.num_rows)
                     left -= part.num_rows
@@ -144,6 +156,8 @@ class ParquetFormat(FileFormat):
                     if not left:
                         return
             except (pa.ArrowException, OSError) as error:
+                if not _tells_of_content(error):
+                    raise
                 raise BadFileError(
                     f"cannot be read behind its row {first} ({error})", WHOLE_FILE
                 ) from error
@@ -156,6 +170,8 @@ class ParquetFormat(FileFormat):
         return f"row {int(piece.locator['row']) + 1}"
 
     def _conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._schema is None:
+            return batch.replace_schema_metadata(None)
         columns = [batch.column(field.name) for field in self.schema]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
@@ -170,9 +186,41 @@ def parquet_schema(path: Path) -> pa.Schema:
 
 def _opened(path: str | Path) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(path)
+        found = pq.ParquetFile(path)
     except (pa.ArrowException, OSError) as error:
+        if not _tells_of_content(error):
+            raise
         raise BadFileError(f"has a footer that cannot be read ({error})", WHOLE_FILE) from error
+    _check_counts(found.metadata)
+    return found
+
+
+def _tells_of_content(error: Exception) -> bool:
+    """Whether it was raised for what is in a file: an ``OSError`` of Arrow's own has no number.
+
+    One of the file system's, or a lack of memory, says nothing of it and may pass.
+    """
+    return not isinstance(error, MemoryError) and getattr(error, "errno", None) is None
+
+
+def _check_counts(metadata: pq.FileMetaData) -> None:
+    groups = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+    if min(groups, default=0) < 0 or sum(groups) != metadata.num_rows:
+        raise BadFileError(
+            f"says in its footer that it has {metadata.num_rows} rows, and {sum(groups)} in its "
+            "row groups",
+            WHOLE_FILE,
+        )
+
+
+def _rows_at_once(parquet: pq.ParquetFile, groups: Sequence[int], wanted: int) -> int:
+    """How many rows are decoded at a time, where so many are to be gone through."""
+    if wanted <= _FEW_ROWS:
+        return wanted
+    few = next(parquet.iter_batches(_FEW_ROWS, row_groups=groups[:1]), None)
+    if few is None or not few.num_rows:
+        return wanted
+    return max(1, min(BATCH_ROWS, wanted, BATCH_BYTES * few.num_rows // max(1, few.nbytes)))
 
 
 def _footer(descriptor: int, size: int) -> bytes:
@@ -281,6 +329,8 @@ def _not_valid(column: pa.Array, first: int = 0) -> list[int]:
 
 def _check_schema(found: pa.Schema, wanted: pa.Schema) -> None:
     for field in wanted:
+        if found.names.count(field.name) > 1:
+            raise BadFileError(f"has the column {field.name!r} twice", ONE_SCHEMA)
         if field.name not in found.names:
             raise BadFileError(
                 f"lacks the column {field.name!r}, which the first file has", ONE_SCHEMA

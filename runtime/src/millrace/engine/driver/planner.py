@@ -11,11 +11,18 @@ from millrace import crash
 from millrace.clock import Clock
 from millrace.engine.driver.errands import MOST_IN_A_ROW, Patience
 from millrace.engine.program.cutting import as_recorded
-from millrace.errors import ExitCode, MillraceError, SourceAwayError, error_text, message_of
+from millrace.errors import (
+    ExitCode,
+    MillraceError,
+    SourceAwayError,
+    SourceError,
+    error_text,
+    message_of,
+)
 from millrace.protocol import events as e
 from millrace.protocol.types import Json, RootRange
 from millrace.protocol.windows.decide import BREAKAGE_PAUSES_S
-from millrace.sources.base import Source
+from millrace.sources.base import Source, SourcePlan
 from millrace.topology.model import Window
 
 log = logging.getLogger(__name__)
@@ -105,6 +112,7 @@ def look(
         source = sources[number]
         try:
             plan = source.plan(offsets.get(source.name), -(-left // (len(sources) - asked)))
+            _check_counts(source, plan)
         except BaseException as error:
             # The boundary to anyone's code.
             raise PlanRaisedError(source.name, error) from error
@@ -115,6 +123,16 @@ def look(
         lags[source.name] = plan.lag_records or 0
     ranges = tuple(piece for number in sorted(found) for piece in found[number])
     return NextInput(ranges, after, drained, lags)
+
+
+def _check_counts(source: Source, plan: SourcePlan) -> None:
+    """A range of less than a record would stay in the record of the topology for good."""
+    for piece in plan.ranges:
+        if piece.count < 1:
+            raise SourceError(
+                f"source {source.name!r} planned a range of {piece.count} records; its plan() must "
+                "give ranges of one at the least, correct it"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,11 @@ def read_piece(
 
 def _fitted(part: ReadBatch, schema: pa.Schema, source: Source) -> ReadBatch:
     """The records in the declared schema; one with a value beyond its type cannot be decoded."""
-    data, bad = fitting(part.data, schema, source.name, source.sound)
+    found = part.data
+    if source.sound and len(found.schema) > len(schema):
+        # Columns that only some files have.
+        found = found.select(schema.names)
+    data, bad = fitting(found, schema, source.name, source.sound)
     errors = tuple({**bad, **dict(part.errors)}.items())
     return ReadBatch(data, errors, part.gone, part.holes)
 
