@@ -27,6 +27,12 @@ COLUMNS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "float": (pa.float64(), st.floats(allow_nan=False, allow_infinity=False)),
     "flag": (pa.bool_(), st.booleans()),
     "list": (pa.list_(pa.string()), st.lists(TEXT, max_size=3)),
+    "struct": (
+        pa.struct([('a "', pa.int64()), ("ü", pa.list_(pa.string()))]),
+        st.fixed_dictionaries(
+            {'a "': st.none() | st.integers(0, 9), "ü": st.none() | st.lists(TEXT, max_size=2)}
+        ),
+    ),
     "nothing": (pa.null(), st.none()),
 }
 
@@ -88,6 +94,27 @@ def test_values_that_json_has_no_type_for() -> None:
     assert values(pa.array([[{"a": b"\x00", "t": moment, "f": math.nan}]])) == [
         [{"a": "AA==", "t": "2024-01-02T03:04:05.000006Z", "f": "NaN"}]
     ]
+
+
+def test_values_inside_of_others_are_written_as_those_of_columns_are() -> None:
+    second = 1_700_000_000_000_000_000
+    inner = pa.struct([("d", pa.decimal128(9, 2)), ("t", pa.timestamp("ns", "UTC"))])
+    row = {"d": Decimal("1.50"), "t": second + 1}
+    wanted = '{"d":1.50,"t":"2023-11-14T22:13:20.000000001Z"}'
+    for kind, value, text in (
+        (inner, row, wanted),
+        (pa.list_(inner), [row, None], f"[{wanted},null]"),
+        (pa.map_(pa.int64(), inner), [(7, row), (8, None)], f'{{"7":{wanted},"8":null}}'),
+        (pa.map_(pa.string(), pa.binary()), [('"', b"\x00")], '{"\\"":"AA=="}'),
+        (pa.struct([("m", pa.map_(pa.string(), inner))]), {"m": []}, '{"m":{}}'),
+        (pa.struct([]), {}, "{}"),
+    ):
+        column = pa.array([value, None, value, value], kind).slice(1)
+        assert as_text(column).to_pylist() == [None, text, text]
+        batch = pa.record_batch({"v": column})
+        data = b"".join(part.to_pybytes() for part in encode_json_lines([batch]))
+        found = data.split(b"\n")[1]
+        assert found.decode() == f'{{"v":{text}}}'
 
 
 def test_csv_writes_what_has_no_csv_form_as_text() -> None:

@@ -71,8 +71,13 @@ def as_text(column: pa.Array) -> pa.Array:
         )
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _list_text(column)
+    if pa.types.is_struct(kind) and kind.num_fields:
+        return _struct_text(column)
+    if pa.types.is_map(kind):
+        return _map_text(column)
+    text = _nested if pa.types.is_nested(kind) else lambda value: str(_jsonable(value))
     values = column.to_pylist()
-    return pa.array([None if v is None else _nested(v) for v in values], pa.string())
+    return pa.array([None if v is None else text(v) for v in values], pa.string())
 
 
 def json_values(column: pa.Array) -> pa.Array:
@@ -145,11 +150,36 @@ def _float_text(column: pa.Array) -> pa.Array:
 
 def _list_text(column: pa.Array) -> pa.Array:
     # Not flatten(), which leaves out what lies behind null lists while the offsets count it.
+    return _joined(column, json_values(_within(column, column.values)), "[]")
+
+
+def _map_text(column: pa.Array) -> pa.Array:
+    keys = _quoted(escaped(as_text(plain(_within(column, column.keys)))))
+    items = json_values(_within(column, column.items))
+    return _joined(column, pc.binary_join_element_wise(keys, items, ":"), "{}")
+
+
+def _struct_text(column: pa.Array) -> pa.Array:
+    names = [json.dumps(field.name, ensure_ascii=False) for field in column.type]
+    fields = [
+        pc.binary_join_element_wise(f"{name}:", json_values(values), "")
+        for name, values in zip(names, column.flatten(), strict=True)
+    ]
+    text = pc.binary_join_element_wise("{", pc.binary_join_element_wise(*fields, ","), "}", "")
+    return pc.if_else(column.is_valid(), text, pa.scalar(None, pa.string()))
+
+
+def _within(column: pa.Array, values: pa.Array) -> pa.Array:
+    """The values of a list's or map's rows alone, of those that it shares with others."""
     first, end = column.offsets[0].as_py(), column.offsets[len(column)].as_py()
-    items = json_values(column.values.slice(first, end - first))
+    return values.slice(first, end - first)
+
+
+def _joined(column: pa.Array, parts: pa.Array, ends: str) -> pa.Array:
+    """The parts of each row between its ``ends``, with commas."""
     offsets = pc.subtract(column.offsets, column.offsets[0]).cast(pa.int32())
-    joined = pc.binary_join(pa.ListArray.from_arrays(offsets, items), ",")
-    text = pc.binary_join_element_wise("[", joined, "]", "")
+    joined = pc.binary_join(pa.ListArray.from_arrays(offsets, parts), ",")
+    text = pc.binary_join_element_wise(ends[0], joined, ends[1], "")
     return pc.if_else(column.is_valid(), text, pa.scalar(None, pa.string()))
 
 
