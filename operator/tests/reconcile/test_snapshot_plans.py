@@ -133,6 +133,21 @@ def test_a_place_that_would_go_with_a_pod_is_not_asked_for(spec: dict[str, Any])
     assert cluster.asked == {}
 
 
+def test_of_a_topology_that_stalls_it_says_so_and_goes_on_behind_it():
+    cluster, driver = world()
+    secret = cluster.children.pop(("Secret", "words-secret"))
+    cluster.apply_snapshot(wanted())
+    cluster.reconcile()
+    one = cluster.snapshots["early"]
+    assert (one.status.phase, reason(one)) == (SnapshotPhase.PENDING, "TopologyStalled")
+    assert "StoreLost" in (one.status.message or "")
+    assert cluster.asked == {}
+    assert cluster.reconcile() == ()
+    cluster.children["Secret", "words-secret"] = secret
+    rest(cluster, driver)
+    assert cluster.snapshots["early"].status.phase is SnapshotPhase.READY
+
+
 def test_without_a_driver_it_waits_and_says_so():
     cluster, driver = world()
     cluster.change("words-driver-1", ready=False)

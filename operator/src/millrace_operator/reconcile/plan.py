@@ -76,7 +76,7 @@ from millrace_operator.reconcile.crew import (
 from millrace_operator.reconcile.driver import DriverPlan, Wanted, newest, plan_driver
 from millrace_operator.reconcile.edits import Edited, EditKind, edited, fingerprints
 from millrace_operator.reconcile.observe import Moment, Observed, Secrets
-from millrace_operator.reconcile.snapshots import begins_from, plan_snapshots
+from millrace_operator.reconcile.snapshots import begins_from, held_snapshots, plan_snapshots
 from millrace_operator.reconcile.troubles import Trouble
 
 STRANGERS_S = 2.0
@@ -115,7 +115,8 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
         stalled = lost or Trouble("NewerFormat" if unread else "InvalidTopology", edit.text)
         status = status_of(observed, owner, _held(observed, edit.topology, stalled), moment.now)
         wait_s = STRANGERS_S if observed.strangers or unfit is not None else None
-        return Plan(tuple(_told(resource.status, status)), wait_s)
+        held = held_snapshots(observed, stalled, moment.now)
+        return Plan((*_told(resource.status, status), *held), wait_s)
     wanted = Wanted(owner, settings, edit.topology, edit.accepted, restore)
     driver = plan_driver(observed, wanted, moment.now)
     size = sizes(edit.topology, observed)

@@ -115,6 +115,19 @@ def plan_orphans(snapshots: tuple[Snapshot, ...], now: datetime) -> list[WriteSn
     return made
 
 
+def held_snapshots(
+    observed: Observed, stalled: Trouble, now: datetime
+) -> Iterator[WriteSnapshotStatus]:
+    """What is told of snapshots that are not asked for yet while nothing is done for their topology."""
+    text = f"the topology is stalled ({stalled.reason}): {stalled.message}"
+    for one in observed.snapshots:
+        if one.topology != observed.resource.name or one.periodic:
+            continue
+        if one.status.phase in (None, SnapshotPhase.PENDING):
+            status = _status(one, now, SnapshotPhase.PENDING, "TopologyStalled", text)
+            yield from _written(one, status)
+
+
 def begins_from(observed: Observed, topology: StreamTopology) -> RestoreSettings | Trouble | None:
     """The snapshot that a topology has to begin with, or why that cannot be; None where it has
     done so, or begins with nothing.
