@@ -118,7 +118,7 @@ def plan_orphans(snapshots: tuple[Snapshot, ...], now: datetime) -> list[WriteSn
 def held_snapshots(
     observed: Observed, stalled: Trouble, now: datetime
 ) -> Iterator[WriteSnapshotStatus]:
-    """What is told of snapshots that are not asked for yet while nothing is done for their topology."""
+    """What is told of those that are not asked for yet while nothing is done for the topology."""
     text = f"the topology is stalled ({stalled.reason}): {stalled.message}"
     for one in observed.snapshots:
         if one.topology != observed.resource.name or one.periodic:
