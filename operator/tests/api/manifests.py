@@ -148,6 +148,11 @@ BY_SCHEMA = (
         "no code", lambda s: _processor(s, 0, function="words.split"), "spec.processors[0].function"
     ),
     Broken(
+        "a pull secret that no Secret can be called",
+        lambda s: s.update(code={"image": "app:1", "imagePullSecrets": ["Registry"]}),
+        "spec.code.imagePullSecrets[0]",
+    ),
+    Broken(
         "no quantity",
         lambda s: s.update(pods={"ackers": {"resources": {"limits": {"memory": "1 GB"}}}}),
         "spec.pods.ackers.resources.limits.memory",
@@ -181,6 +186,13 @@ BY_SCHEMA = (
         ),
         "spec.processors",
     ),
+    Broken(
+        "too many pull secrets",
+        lambda s: s.update(
+            code={"image": "app:1", "imagePullSecrets": [f"s{i}" for i in range(17)]}
+        ),
+        "spec.code.imagePullSecrets",
+    ),
 )
 """Refused by types, bounds and patterns."""
 
@@ -205,8 +217,13 @@ BY_KEYS = (
         ),
         "spec.processors[1].aggregate.columns[1]",
     ),
+    Broken(
+        "a pull secret twice",
+        lambda s: s.update(code={"image": "app:1", "imagePullSecrets": ["a", "b", "a"]}),
+        "spec.code.imagePullSecrets[2]",
+    ),
 )
-"""Refused since the elements of a list are known by a key."""
+"""Refused since the elements of a list are known by a key, or by themselves."""
 
 BY_FIELDS = (
     Broken("an unknown field", lambda s: s.update(windw={}), "spec.windw"),
@@ -359,6 +376,11 @@ BY_RULES = (
         "code from two places",
         lambda s: s.update(code={"path": "src", "image": "app:1"}),
         "spec.code",
+    ),
+    Broken(
+        "a pull secret of no image",
+        lambda s: s.update(code={"path": "src", "imagePullSecrets": ["registry"]}),
+        "spec.code.imagePullSecrets",
     ),
     Broken("a volume of no kind", lambda s: _volume(s, readOnly=True), "spec.volumes[1]"),
     Broken(

@@ -162,7 +162,7 @@ def invalid_at(schema: Schema, value: Any) -> list[str]:
 
 
 def twice_at(schema: Schema, value: Any, path: str = "") -> list[str]:
-    """Elements of lists of type map that have the key of one before."""
+    """Elements of lists of type map that have the key of one before, and of sets that are one."""
     found: list[str] = []
     if isinstance(value, Mapping):
         for name, inner in value.items():
@@ -172,7 +172,8 @@ def twice_at(schema: Schema, value: Any, path: str = "") -> list[str]:
         seen: set[tuple[Any, ...]] = set()
         for i, inner in enumerate(value):
             keys = schema.get("x-kubernetes-list-map-keys", ())
-            key = tuple(inner.get(k) for k in keys) if keys else (i,)
+            whole = inner if schema.get("x-kubernetes-list-type") == "set" else i
+            key = tuple(inner.get(k) for k in keys) if keys else (whole,)
             found += [f"{path}[{i}]"] if key in seen else []
             seen.add(key)
             found += twice_at(schema.get("items", {}), inner, f"{path}[{i}]")

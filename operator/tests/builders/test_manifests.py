@@ -410,6 +410,21 @@ def test_user_code_comes_from_where_the_topology_says():
     assert {"name": "code", "configMap": {"name": "m"}} in modules["spec"]["volumes"]
 
 
+def test_an_image_of_ones_own_is_pulled_with_secrets_of_its_own_behind_the_charts():
+    code = {"image": "mine:1", "imagePullSecrets": ["mine", "registry", "more.of-mine"]}
+    state, acker, driver, executors = all_pods(code=code)
+    for pod in (driver, executors):
+        named = [one["name"] for one in pod["spec"]["imagePullSecrets"]]
+        assert named == ["registry", "mine", "more.of-mine"]
+    for pod in (state, acker):
+        assert pod["spec"]["imagePullSecrets"] == [{"name": "registry"}]
+    bare = replace(SETTINGS, pull_secrets=())
+    model = topology(code={"image": "mine:1", "imagePullSecrets": ["mine"]})
+    pod = driver_pod(OWNER, bare, model, 1, "f")
+    assert pod["spec"]["imagePullSecrets"] == [{"name": "mine"}]
+    assert "imagePullSecrets" not in driver_pod(OWNER, bare, topology(), 1, "f")["spec"]
+
+
 def test_secrets_are_nowhere_but_in_their_own_object():
     text = json.dumps([c for c in children() if c["kind"] != "Secret"])
     held = secret_of(secrets(OWNER, "p4ssword", "k3y", "r00t"))

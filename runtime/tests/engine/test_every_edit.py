@@ -464,6 +464,14 @@ CASES: dict[str, list[Case]] = {
             reason="one machine goes by spec.code.path alone",
         )
     ],
+    "spec.code.imagePullSecrets": [
+        case(
+            "spec.code.imagePullSecrets=[registry]",
+            to=NONE,
+            reason="only a cluster goes by it",
+            before=("spec.code.image=words:2",),
+        )
+    ],
     "spec.code.configMap": [
         case(
             "spec.code.configMap=words",

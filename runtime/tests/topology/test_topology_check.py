@@ -287,6 +287,17 @@ def test_code_has_one_place():
     )
 
 
+def test_pull_secrets_are_those_of_an_image():
+    path = "spec.code.imagePullSecrets"
+    code = {"image": "mills:1", "imagePullSecrets": ["registry", "more.secrets"]}
+    assert found(code=code) == []
+    for other in ({}, {"path": "."}, {"configMap": "words"}):
+        problem = at(found(code={**other, "imagePullSecrets": []}), path)
+        assert problem.message == "says nothing without an image to pull"
+    twice = {**code, "imagePullSecrets": ["a", "b", "a"]}
+    assert at(found(code=twice), f"{path}[2]").message == "stands there twice"
+
+
 @pytest.mark.parametrize("source", [GENERATED, {"name": "made", "files": {"path": "x"}}])
 def test_final_totals_need_sources_with_an_end(source):
     final = {"aggregate": {**total()["aggregate"], "emit": "final"}}

@@ -26,6 +26,7 @@ MOST_SINKS = 50
 MOST_INPUTS = 16
 MOST_COLUMNS = 100
 MOST_VOLUMES = 16
+MOST_PULL_SECRETS = 16
 MOST_TOLERATIONS = 16
 MOST_RESOURCES = 16
 MOST_LABELS = 32
@@ -217,9 +218,16 @@ _SINK = (
     ),
 )
 
-_CODE = Rule(
-    "[has(self.path), has(self.image), has(self.configMap)].filter(x, x).size() <= 1",
-    "user code comes from one place: keep one of path, image and configMap",
+_CODE = (
+    Rule(
+        "[has(self.path), has(self.image), has(self.configMap)].filter(x, x).size() <= 1",
+        "user code comes from one place: keep one of path, image and configMap",
+    ),
+    Rule(
+        "!has(self.imagePullSecrets) || has(self.image)",
+        "goes with an image of your own: name it in image, or remove imagePullSecrets",
+        field="imagePullSecrets",
+    ),
 )
 
 _FILES_SOURCE = Rule(
@@ -298,7 +306,8 @@ TOPOLOGY: dict[str, Schema] = {
     "spec.stateServers.url": {"maxLength": LONGEST_URL},
     "spec.keyGroups": validations(_FIXED_GROUPS),
     "spec.restoreFrom": validations(_RESTORE_FROM),
-    "spec.code": validations(_CODE),
+    "spec.code": validations(*_CODE),
+    "spec.code.imagePullSecrets": {"maxItems": MOST_PULL_SECRETS, "x-kubernetes-list-type": "set"},
     "spec.volumes": {**named_list("name", MOST_VOLUMES), **validations(_VOLUMES)},
     "spec.volumes[]": validations(_one_kind(VOLUME_KINDS)),
     **_pods(),

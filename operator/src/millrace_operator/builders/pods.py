@@ -132,7 +132,7 @@ def driver_pod(
     spec = _spec(owner, settings, role, container)
     name = _name(owner, role, number)
     mount(spec, "config", {"configMap": {"name": name}}, names.CONFIG_FOLDER)
-    _mount_code(spec, topology)
+    _bring_code(spec, topology)
     mount_volumes(spec, topology.spec.volumes)
     mount_secrets(spec, topology, [one.sink for one in retired], own_password(topology))
     spec["subdomain"] = owner.child("driver")
@@ -175,7 +175,7 @@ def executor_pod(owner: Owner, settings: OperatorSettings, topology: StreamTopol
         del container[set_by_spark]
     # What the driver tells it of state servers comes with its program.
     spec = _spec(owner, settings, role, container, {names.RUN_KEY: names.RUN_KEY})
-    _mount_code(spec, topology)
+    _bring_code(spec, topology)
     mount_volumes(spec, topology.spec.volumes)
     mount_secrets(spec, topology)
     spec["automountServiceAccountToken"] = False
@@ -245,10 +245,16 @@ def _spec(
     return spec
 
 
-def _mount_code(spec: Manifest, topology: StreamTopology) -> None:
-    config_map = topology.spec.code.config_map
-    if config_map is not None:
-        mount(spec, "code", {"configMap": {"name": config_map}}, names.CODE_FOLDER)
+def _bring_code(spec: Manifest, topology: StreamTopology) -> None:
+    """Modules of a config map are mounted; an image may need Secrets of its own to be pulled."""
+    code = topology.spec.code
+    if code.config_map is not None:
+        mount(spec, "code", {"configMap": {"name": code.config_map}}, names.CODE_FOLDER)
+    given = spec.get("imagePullSecrets", [])
+    own = [{"name": name} for name in code.image_pull_secrets or ()]
+    if own:
+        # Kubernetes knows them by name, and server-side apply takes no name twice.
+        spec["imagePullSecrets"] = [*given, *(one for one in own if one not in given)]
 
 
 def _container(

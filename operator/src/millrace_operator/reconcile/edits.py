@@ -48,6 +48,7 @@ RESTARTING = frozenset(
     {
         "spec.restartNonce",
         "spec.restoreFrom",
+        "spec.code.imagePullSecrets",
         "spec.volumes",
         "spec.pods.driver",
         "spec.pods.executors",

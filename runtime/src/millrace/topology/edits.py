@@ -133,6 +133,7 @@ _SETTINGS: tuple[tuple[str, Effect, str], ...] = (
         Effect.REFUSED,
         f"state is cut into key groups and cannot be cut anew; {UNDO}",
     ),
+    ("spec.code.imagePullSecrets", Effect.NONE, "only a cluster goes by it"),
     *(
         (
             f"spec.code.{field}",

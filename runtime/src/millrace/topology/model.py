@@ -205,6 +205,11 @@ class Code(Part):
         "cluster at /data. Default: where relative ones start.",
     )
     image: Text | None = Field(None, description="Container image that holds the code.")
+    image_pull_secrets: tuple[ObjectName, ...] | None = Field(
+        None,
+        description="Secrets of the topology's namespace that this image is pulled with, by name, "
+        "behind those that the operator gives all pods. One machine does not go by it.",
+    )
     config_map: Label | None = Field(
         None,
         description="ConfigMap whose keys are module files. On one machine they lie beside this "

@@ -44,6 +44,20 @@ def one_place_of_code(facts: Facts) -> Iterator[Problem]:
         yield Problem("spec.code", NOTHING, message, "keep one of them")
 
 
+def pull_secrets_of_an_image(facts: Facts) -> Iterator[Problem]:
+    """Pull secrets go with an image of the user's own, and each stands there once."""
+    code, path = facts.topology.spec.code, ("spec", "code", "imagePullSecrets")
+    if code.image_pull_secrets is None:
+        return
+    if code.image is None:
+        message = "says nothing without an image to pull"
+        remedy = "name that in spec.code.image, or remove them"
+        yield Problem(format_path(path), NOTHING, message, remedy)
+    for index, name in enumerate(code.image_pull_secrets):
+        if name in code.image_pull_secrets[:index]:
+            yield Problem(format_path((*path, index)), name, "stands there twice", "keep one")
+
+
 def settings_of_kinds(facts: Facts) -> Iterator[Problem]:
     """What each kind says of its settings."""
     for component, part in facts.components():
@@ -268,6 +282,7 @@ def final_needs_an_end(facts: Facts) -> Iterator[Problem]:
 RULES = (
     exactly_one_kind,
     one_place_of_code,
+    pull_secrets_of_an_image,
     settings_of_kinds,
     options_as_json,
     separate_folders,
