@@ -47,6 +47,11 @@ _MARKERS = {"python_full_version": "3.11.2"}
 this one lacks."""
 
 _BASE_TAG = "localhost/millrace/base:12"
+
+_PREFIX = "localhost/millrace/"
+"""No node pulls what is called so: a name without a registry is one of Docker Hub, where it may be
+anybody's."""
+
 _SUITE = "bookworm"
 _NOT_INSTALLED = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
 
@@ -319,7 +324,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", choices=[*ALL, []], metavar="NAME")
     parser.add_argument("--engine", choices=["docker", "podman", "buildah"])
     parser.add_argument("--base", default="debian:bookworm-slim", help=f"an image, or {BOOTSTRAP}")
-    parser.add_argument("--prefix", default="millrace/", help="of the images' names")
+    parser.add_argument("--prefix", default=_PREFIX, help="of the images' names")
     parser.add_argument("--tag", default="0.1.0")
     parser.add_argument("--cache", type=Path, default=cache_folder())
     parser.add_argument("--again", action="store_true", help="build also what is in the cache")

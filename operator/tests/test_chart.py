@@ -148,6 +148,29 @@ def test_the_table_of_values_is_that_of_the_schema():
     assert re.findall(r"^\| `.*$", text, re.MULTILINE) == rows
 
 
+IMAGES = ("image", "topologyPods.runtimeImage", "topologyPods.stateServerImage")
+
+
+def test_whoever_installs_names_the_images():
+    """Whoever owned the name of a default could run code with the operator's rights."""
+    defaults = {place: default for place, default, _ in fields(SCHEMA, VALUES)}
+    assert {p for p in defaults if p.endswith(".repository")} == {f"{n}.repository" for n in IMAGES}
+    assert {defaults[f"{name}.repository"] for name in IMAGES} == {""}
+    helpers = (CHART / "templates" / "_helpers.tpl").read_text()
+    (check,) = re.findall(r'define "millrace.imagesNamed" -}}(.*?)\{\{- end -}}\n\n', helpers, re.S)
+    told = dict(re.findall(r'"([A-Za-z.]+)" \.Values\.([A-Za-z.]+)', check))
+    assert told == {name: name for name in IMAGES}
+    first, *_ = (CHART / "templates" / "deployment.yaml").read_text().splitlines()
+    assert first == '{{- include "millrace.imagesNamed" . }}'
+
+
+@pytest.mark.parametrize("file", ["README.md", "docs/install.md"])
+def test_who_installs_by_a_document_names_them(file: str):
+    text = (ROOT / file).read_text()
+    (command,) = re.findall(r"^helm .*? install (?:.*\\\n)*.*", text, re.M)
+    assert [name for name in IMAGES if f"{name}.repository=" not in command] == []
+
+
 def test_commands_of_the_document_set_values_that_there_are():
     text = (ROOT / "docs" / "install.md").read_text()
     told = re.findall(r"--set (?:')?([A-Za-z.]+)=", text)

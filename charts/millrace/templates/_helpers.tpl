@@ -45,6 +45,20 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
+{{/* No image is published: whoever owned the name of a default could run code with the operator's
+     rights. */}}
+{{- define "millrace.imagesNamed" -}}
+{{- $missing := list -}}
+{{- range $name, $image := dict "image" .Values.image "topologyPods.runtimeImage" .Values.topologyPods.runtimeImage "topologyPods.stateServerImage" .Values.topologyPods.stateServerImage -}}
+{{- if not $image.repository -}}
+{{- $missing = append $missing (printf "%s.repository" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- if $missing -}}
+{{- fail (printf "set %s: no image is published, so build the images and put them where your nodes find them, as docs/install.md says" (join ", " $missing)) -}}
+{{- end -}}
+{{- end -}}
+
 {{/* An image by its digest where there is one, else by its tag, else by the release of the chart. */}}
 {{- define "millrace.image" -}}
 {{- if .image.digest -}}

@@ -10,11 +10,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from millrace_e2e.cluster.binaries import BUILDS, CHART_TOOLS, programs
+from millrace_e2e.cluster.project import PREFIX
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "charts" / "millrace"
 SYSTEM = "millrace-system"
 DOCUMENTS = ROOT / "docs"
+IMAGES = {
+    "image.repository": f"{PREFIX}operator",
+    "topologyPods.runtimeImage.repository": f"{PREFIX}runtime",
+    "topologyPods.stateServerImage.repository": f"{PREFIX}state-server",
+}
+"""Values that have no default."""
+
+NAMED = ("--set", ",".join(f"{name}={value}" for name, value in IMAGES.items()))
 
 
 def block(heading: str, word: str, document: str = "install.md") -> str:

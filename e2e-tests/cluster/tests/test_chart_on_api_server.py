@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import served_schemas
 import yaml
-from chart_command import CHART, SYSTEM, Shell, block
+from chart_command import CHART, IMAGES, NAMED, SYSTEM, Shell, block
 
 from millrace.homes import pods
 from millrace.kube.configmaps import by_kubeconfig
@@ -31,7 +31,7 @@ from millrace_e2e.waiting import TooLateError, until
 from millrace_operator.kube import kinds
 
 WAIT_S = 120.0
-RELEASE = ("millrace", str(CHART), "--namespace", SYSTEM)
+RELEASE = ("millrace", str(CHART), "--namespace", SYSTEM, *NAMED)
 EVERYTHING: dict[str, Any] = {
     "nameOverride": "mill",
     "replicas": 3,
@@ -200,7 +200,7 @@ def test_what_is_in_no_namespace_is_of_one_release(
 ):
     names = []
     for release, space in (one, other):
-        command = ("helm", "template", release, str(CHART), "--namespace", space)
+        command = ("helm", "template", release, str(CHART), "--namespace", space, *NAMED)
         found = manifests(shell.must(*command, "--kube-version", version))
         whole = [each for each in found if each["kind"].startswith("Cluster")]
         names.append({each["metadata"]["name"] for each in whole})
@@ -215,7 +215,7 @@ def test_names_of_digits_stay_texts_and_no_probe_need_be_timed(
     text = shell.must(
         *("helm", "template", "2024", str(CHART), "--namespace", "8", "--kube-version", version),
         *("--values", str(file), "--set", "livenessProbe=null,readinessProbe=null"),
-        *("--set", "metrics.enabled=true"),
+        *("--set", "metrics.enabled=true", *NAMED),
     )
     found = manifests(text)
     for one in found:
@@ -297,7 +297,7 @@ def test_the_service_and_the_monitors_of_metrics_find_their_pods(shell: Shell, v
         ("image.tagg=x", "/image"),
         ("image.digest=sha256:1", "/image/digest"),
         ("image.pullPolicy=Sometimes", "/image/pullPolicy"),
-        ("topologyPods.runtimeImage.repository=", "/topologyPods/runtimeImage/repository"),
+        ("topologyPods.runtimeImage.repository=1", "/topologyPods/runtimeImage/repository"),
         ("topologyPods.imagePullSecrets[0]=x", "/topologyPods/imagePullSecrets/0"),
         ("watchNamespaces={Jobs}", "/watchNamespaces/0"),
         ("watchNamespaces={a,a}", "/watchNamespaces"),
@@ -318,6 +318,18 @@ def test_wrong_values_are_refused_with_their_path(shell: Shell, version: str, to
     done = shell.run(*command)
     assert done.returncode == 1
     assert path in done.stderr
+
+
+@pytest.mark.parametrize("missing", [*([one] for one in IMAGES), [*IMAGES]], ids=len)
+def test_without_a_name_of_an_image_nothing_is_rendered(
+    shell: Shell, version: str, missing: list[str]
+):
+    told = [f"{name}=" for name in missing]
+    command = ("helm", "template", *RELEASE, "--kube-version", version, "--set", ",".join(told))
+    done = shell.run(*command)
+    assert done.returncode == 1
+    assert f"set {', '.join(sorted(missing))}: no image is published" in done.stderr
+    assert "docs/install.md" in done.stderr
 
 
 def test_an_older_cluster_is_refused(shell: Shell):
@@ -382,7 +394,7 @@ def test_installed_upgraded_removed(server: kubeapi.ApiServer, shell: Shell, unc
         shell.must("kubectl", "-n", SYSTEM, "get", "deployment", "millrace", "-o", "json")
     )
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    assert container["image"] == "millrace/operator:0.1.0"
+    assert container["image"] == f"{IMAGES['image.repository']}:0.1.0"
 
     shell.must("helm", "upgrade", *RELEASE, "--set", "replicas=2")
     budget = "poddisruptionbudgets millrace-system/millrace"
@@ -398,7 +410,7 @@ def test_installed_upgraded_removed(server: kubeapi.ApiServer, shell: Shell, unc
 
 def test_releases_in_two_namespaces_do_not_meet(shell: Shell, unchanged: None):
     for space in ("jobs", "more-jobs"):
-        told = ("--namespace", space, "--set", f"watchNamespaces={{{space}}}")
+        told = ("--namespace", space, *NAMED, "--set", f"watchNamespaces={{{space}}}")
         shell.must("helm", "install", "millrace", str(CHART), *told)
     for space in ("jobs", "more-jobs"):
         shell.must("helm", "uninstall", "millrace", "--namespace", space)
@@ -414,7 +426,7 @@ def test_definitions_are_brought_up_to_date_as_the_document_says(
     text = file.read_text()
     assert "maximum: 64" in text
     file.write_text(text.replace("maximum: 64", "maximum: 63"))
-    shell.must("helm", "install", "millrace", str(older), "--namespace", SYSTEM)
+    shell.must("helm", "install", "millrace", str(older), "--namespace", SYSTEM, *NAMED)
     get = ("kubectl", "get", "crd", "streamtopologies.millrace.dev", "-o", "yaml")
     assert "maximum: 63" in shell.must(*get)
     # Not by Helm.
@@ -433,7 +445,7 @@ def test_a_release_of_a_chart_that_had_fewer_values_is_upgraded_as_the_document_
     older = tmp_path / "millrace"
     shutil.copytree(CHART, older, ignore=shutil.ignore_patterns("templates", "*.schema.json"))
     (older / "values.yaml").write_text("log: {level: INFO}\n")
-    told = ("--namespace", SYSTEM, "--set", "log.level=DEBUG")
+    told = ("--namespace", SYSTEM, *NAMED, "--set", "log.level=DEBUG")
     shell.must("helm", "install", "millrace", str(older), *told)
     _, upgrade = block("Upgrading", "show crds").splitlines()
     # No pod of it runs here.

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from chart_command import SYSTEM, Shell, block
+from chart_command import NAMED, SYSTEM, Shell, block
 from cluster_command import Tool
 
 from millrace.kube.configmaps import by_kubeconfig
@@ -135,7 +135,7 @@ def test_without_its_rights_it_is_not_ready_and_says_why(
     shell.must("kubectl", "create", "namespace", SYSTEM)
     shell.must(
         *("helm", "-n", SYSTEM, "install", "millrace", "charts/millrace"),
-        *("--set", f"image.repository={project.PREFIX}operator,rbac.create=false"),
+        *(*NAMED, "--set", "rbac.create=false"),
     )
 
     def says() -> bool:
