@@ -56,6 +56,7 @@ def test_the_chart_gives_the_rights_that_are_told(part: str, where: str | None):
 
 def test_the_right_that_only_some_clusters_ask_for_is_told():
     assert given(RIGHTS["ownerReferences"]) == {("streamtopologies/finalizers", "update")}
+    assert VALUES["rbac"]["ownerReferences"] is True
     text = " ".join((ROOT / "docs" / "operator.md").read_text().split())
     assert "`update` of `streamtopologies/finalizers`" in text
     assert set(RIGHTS) == {"topologies", "cluster", "own", "ownerReferences"}

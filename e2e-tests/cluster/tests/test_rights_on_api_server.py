@@ -1,9 +1,10 @@
-"""What the operator must hold to give it to others: a real API server refuses the roles of pods to
-whoever has less than they give."""
+"""What the operator must hold beside what it uses: a real API server refuses the roles of pods to
+whoever has less than they give and, where it checks owner references, all children."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from millrace_operator.kube.objects import Objects, RefusedError
 ROOT = Path(__file__).parents[3]
 RIGHTS = yaml.safe_load((ROOT / "charts" / "millrace" / "files" / "rights.yaml").read_text())
 WAIT_S = 60.0
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 MADE = made_by_the_operator(
     StreamTopology.model_validate(
@@ -41,14 +43,22 @@ GIVEN = sorted(
         for right in product(rule["apiGroups"], rule["resources"], rule["verbs"])
     }
 )
+FINALIZERS = ("millrace.dev", "streamtopologies/finalizers", "update")
+STRICT = "--enable-admission-plugins=OwnerReferencesPermissionEnforcement"
 OPERATOR = {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "operator"}
 Right = tuple[str, str, str]
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubeapi.ApiServer]:
-    folder = tmp_path_factory.mktemp("api") / "server"
-    with kubeapi.serving(folder, rightless=("operator",)) as server:
+    with serving(tmp_path_factory.mktemp("api") / "server") as server:
+        yield server
+
+
+@contextmanager
+def serving(folder: Path, *more: str) -> Iterator[kubeapi.ApiServer]:
+    """An API server whose user ``operator`` has no rights yet."""
+    with kubeapi.serving(folder, rightless=("operator",), more=more) as server:
         api = by_kubeconfig(file=str(server.kubeconfig))
         role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"}
         api.call("POST", ROLES, {**role, "metadata": {"name": "operator"}, "rules": []})
@@ -62,7 +72,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubeapi.ApiServ
 def without(right: Right | None) -> list[dict[str, Any]]:
     """The chart's rules for the namespaces of topologies, but for one right."""
     rules = []
-    for rule in RIGHTS["topologies"]:
+    for rule in [*RIGHTS["topologies"], *RIGHTS["ownerReferences"]]:
         for group, resource, verb in product(rule["apiGroups"], rule["resources"], rule["verbs"]):
             if (group, resource, verb) != right:
                 rules.append({"apiGroups": [group], "resources": [resource], "verbs": [verb]})
@@ -75,14 +85,16 @@ def let(server: kubeapi.ApiServer, right: Right | None) -> Objects:
     body, merge = {"rules": without(right)}, "application/merge-patch+json"
     api.call("PATCH", f"{ROLES}/operator", body, kind=merge)
     operator = by_kubeconfig(file=str(server.kubeconfig_of("operator")))
-    for one in GIVEN:
+    for one in [*GIVEN, FINALIZERS]:
         until(lambda one=one: may(operator, one) is (one != right), f"{one} is known", WAIT_S)
     return Objects(operator)
 
 
 def may(api: Api, right: Right) -> bool:
     group, resource, verb = right
+    resource, _, part = resource.partition("/")
     asked = {"namespace": "default", "group": group, "resource": resource, "verb": verb}
+    asked |= {"subresource": part} if part else {}
     kind = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
     path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
     answer = api.call("POST", path, {**kind, "spec": {"resourceAttributes": asked}})
@@ -107,3 +119,28 @@ def test_without_one_of_them_no_role_has_it(server: kubeapi.ApiServer, right: Ri
         with pytest.raises(RefusedError, match="attempting to grant RBAC permissions") as refused:
             let(server, right).apply({**one, "metadata": fresh})
         assert refused.value.status == 403
+
+
+def test_where_owner_references_are_checked_no_child_is_made_without_the_right_to_finalizers(
+    tmp_path: Path,
+) -> None:
+    """As on OpenShift, whose API server checks them."""
+    child = MADE[0]
+
+    def refused(objects: Objects, name: str) -> str:
+        try:
+            objects.apply({**child, "metadata": {**child["metadata"], "name": name}})
+        except RefusedError as error:
+            return f"{error.status}: {error.message}"
+        return ""
+
+    with serving(tmp_path / "server", STRICT) as server:
+        api = by_kubeconfig(file=str(server.kubeconfig))
+        for file in sorted((ROOT / "crds").glob("*.yaml")):
+            api.call("POST", DEFINITIONS, yaml.safe_load(file.read_text()))
+        objects = let(server, None)
+        # It hears of a definition up to ten seconds later.
+        until(lambda: refused(objects, "with") == "", "a child is made", WAIT_S)
+        told = refused(let(server, FINALIZERS), "without")
+        assert told.startswith("403: ")
+        assert "can't set finalizers on" in told
