@@ -34,7 +34,8 @@ class UnsettledError(MillraceError):
 
 
 def manifest(namespace: str, name: str) -> dict[str, Any]:
-    """A topology that asks for one small pod."""
+    """A topology that asks for one small pod, which a quota of CPU takes, too."""
+    limited = {"resources": {"limits": {"cpu": "250m"}}}
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -44,6 +45,7 @@ def manifest(namespace: str, name: str) -> dict[str, Any]:
             "guarantee": "AtLeastOnce",
             "ackers": {"replicas": 1},
             "stateServers": {"replicas": 1, "copies": 1, "memory": "64m"},
+            "pods": dict.fromkeys(("stateServers", "ackers", "driver"), limited),
             "sources": [{"name": "numbers", "generator": {"count": 1}}],
             "sinks": [{"name": "shown", "inputs": [{"from": "numbers"}], "console": {}}],
         },

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +17,15 @@ from millrace.homes.pods import DATA_FOLDER
 from millrace.homes.stores import HomeAwayError
 from millrace.topology.checks.pods import on_cluster
 from millrace.topology.load import parse
+from millrace.topology.scalars import quantity
 from millrace_operator import trial
+from millrace_operator.api.settings import OperatorSettings
+from millrace_operator.builders.naming import Owner
+from millrace_operator.builders.pods import acker_pod, driver_pod, state_server_pod
 from millrace_operator.kube.objects import Objects, RefusedError
 from millrace_operator.kube.observing import Key
 
+CHART = Path(__file__).parents[3] / "charts" / "millrace"
 PATH = "/apis/millrace.dev/v1alpha1/namespaces/jobs/streamtopologies/trial-1"
 
 
@@ -42,6 +49,26 @@ def attempt(world: World, pause: Any) -> None:
 
 def test_the_topology_is_valid_and_small():
     parse(json.dumps(trial.manifest("jobs", "trial-1")))
+
+
+def test_a_quota_of_cpu_and_memory_takes_its_pods_and_that_of_the_test():
+    model = parse(json.dumps(trial.manifest("jobs", "trial-1")))
+    owner, settings = Owner("trial-1", "jobs", "u", "0.1.0"), OperatorSettings("r:1", "s:1", "m")
+    made = [
+        state_server_pod(owner, settings, model, 0),
+        acker_pod(owner, settings, model, 0),
+        driver_pod(owner, settings, model, 1, "f"),
+    ]
+    for pod in made:
+        (container,) = pod["spec"]["containers"]
+        assert set(container["resources"]["limits"]) == {"cpu", "memory"}
+        requested, limited = (
+            quantity(container["resources"][kind]["cpu"]) for kind in ("requests", "limits")
+        )
+        assert requested <= limited
+    template = (CHART / "templates" / "tests" / "trial.yaml").read_text()
+    (limits,) = re.findall(r"^ +limits:\n((?: +.*\n)*?) +securityContext:", template, re.M)
+    assert set(re.findall(r"^ +(\w+): \w+$", limits, re.M)) == {"cpu", "memory"}
 
 
 def test_a_release_may_have_a_longer_name_than_a_topology():
