@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import pwd
 import re
 import subprocess
 import sys
 from pathlib import Path, PurePath
 from types import ModuleType, SimpleNamespace
+from typing import NoReturn
 
 import pytest
+from kopf._core.engines import peering
 
 from millrace.engine.jobs import classes
 from millrace.engine.task import warm
@@ -268,6 +271,24 @@ def test_the_runtime_image_has_kernels_for_any_processor_where_its_containers_lo
     generic = "NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES= "
     assert 0 < text.index(generic) < text.index(made)
     assert f"`{folder}`" in (ROOT / "images" / "README.md").read_text()
+
+
+def test_the_operator_may_be_a_user_that_no_file_of_the_image_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As OpenShift gives it one; kopf asks at its start what the user is called."""
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    (user,) = re.findall(r"\bUSER=(\S+)", build.ALL["operator"].file.read_text())
+
+    def nobody(uid: int) -> NoReturn:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    with pytest.raises((KeyError, OSError)):
+        peering.detect_own_id(manual=False)
+    monkeypatch.setenv("USER", user)
+    assert peering.detect_own_id(manual=False).startswith(f"{user}@")
 
 
 @pytest.mark.parametrize("image", build.ALL.values(), ids=build.ALL)
