@@ -71,7 +71,7 @@ def test_a_state_server_of_ones_own_is_named_as_shown():
 
 
 def test_snapshots_are_asked_for_and_restored_as_shown():
-    _, topology, _, snapshot, _, restore = shown()
+    _, topology, _, snapshot, _, restore, _ = shown()
     first = copy.deepcopy(topology)
     asked = TopologySnapshot.model_validate({"spec": snapshot["spec"]})
     assert snapshot["kind"] == TopologySnapshot.__name__
@@ -108,7 +108,7 @@ def test_the_edits_that_are_shown_are_those_that_they_are_said_to_be():
 
 
 def test_snapshots_go_to_an_object_store_as_shown():
-    _, topology, _, _, store, _ = shown()
+    _, topology, _, _, store, *_ = shown()
     topology["spec"]["volumes"] += store["spec"].pop("volumes")
     topology["spec"] |= store["spec"]
     parsed = parse(json.dumps(topology), import_code=False)
@@ -134,6 +134,17 @@ def test_snapshots_go_to_an_object_store_as_shown():
     assert mounted.secret.secret_name == secret
     (settings,) = re.findall(r"<<'EOS'\n(.*?)\nEOS\n", TEXT, re.S)
     assert list(json.loads(settings)) == [urlsplit(parsed.spec.snapshots.to or "").scheme]
+
+
+def test_an_autoscaler_is_told_of_pods_as_shown():
+    _, topology, *_, told = shown()
+    topology["spec"] |= told["spec"]
+    parsed = parse(json.dumps(topology), import_code=False)
+    owner, settings = Owner("words", "jobs", "u", "0.1.0"), OperatorSettings("r:1", "s:1", "system")
+    notes = acker_pod(owner, settings, parsed, 0)["metadata"]["annotations"]
+    assert notes["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "true"
+    topology["spec"]["pods"] = {"driver": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}}}
+    parse(json.dumps(topology), import_code=False)
 
 
 def test_the_memory_and_cpu_of_the_document_are_what_pods_ask_for():
