@@ -1,4 +1,4 @@
-"""The health check of docs/install.md for Argo CD, run by the Lua of a state server: both have 5.1."""
+"""The health check of docs/install.md for Argo CD, which the Lua of a state server runs."""
 
 from __future__ import annotations
 
