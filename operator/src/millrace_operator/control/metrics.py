@@ -80,9 +80,9 @@ class Standings:
         for one, status in product(ConditionType, ConditionStatus):
             labels = one.value, status.value
             yield Sample(c.CONDITIONS, conditions[labels], labels)
-        for key, status in topologies:
-            if status.phase in _EXPECTED:
-                yield Sample(c.TOPOLOGY_READY, float(_is_ready(status)), (key.namespace, key.name))
+        for key, found in topologies:
+            if found.phase in _EXPECTED:
+                yield Sample(c.TOPOLOGY_READY, float(_is_ready(found)), (key.namespace, key.name))
 
 
 class Turns:

@@ -220,7 +220,8 @@ def _rows_at_once(parquet: pq.ParquetFile, groups: Sequence[int], wanted: int) -
     few = next(parquet.iter_batches(_FEW_ROWS, row_groups=groups[:1]), None)
     if few is None or not few.num_rows:
         return wanted
-    return max(1, min(BATCH_ROWS, wanted, BATCH_BYTES * few.num_rows // max(1, few.nbytes)))
+    fitting: int = BATCH_BYTES * few.num_rows // max(1, few.nbytes)
+    return max(1, min(BATCH_ROWS, wanted, fitting))
 
 
 def _footer(descriptor: int, size: int) -> bytes:
