@@ -99,6 +99,8 @@ class Script:
         self.now_s = 100.0
         self.actions: list[e.Action] = []
         self.records: dict[str, Record] = {}
+        self.kept: dict[str, Record] = {}
+        """By server: the newest record that it has acknowledged."""
         self.transcript: list[str] = []
 
     # -- playing
@@ -194,7 +196,13 @@ class Script:
         return e.CasDone(action.expected + 1, action.view)
 
     def _on_stamped(self, words: list[str]) -> e.Event:
+        """``stamped a1 R``, or what it has acknowledged since; ``stamped a1 R cut`` where that is
+        lost, ``stamped a1 none``, and ``stamped a1 R e1x2`` in answer to another stamp."""
         record = None if words[1] == "none" else self.records[words[1]]
+        if words[-1] == "cut":
+            words = words[:-1]
+        elif record is not None and words[0][0] in self.kept:
+            record = max(record, self.kept[words[0][0]], key=lambda one: one.tag)
         current = stamp(words[2]) if len(words) > 2 else self.machine.membership.stamp
         who = member(words[0])
         asked = (one for one in reversed(self.actions) if isinstance(one, e.SendStamp))
@@ -238,6 +246,7 @@ class Script:
             return e.RecordAck(member(words[0]), stamp(words[1]), int(words[2]))
         action = self._last(e.SendRecord)
         assert isinstance(action, e.SendRecord)
+        self.kept[words[0][0]] = action.record
         return e.RecordAck(member(words[0]), action.stamp, action.record.tag.seq)
 
     def _on_fenced(self, words: list[str]) -> e.Event:

@@ -55,7 +55,7 @@ JOINED = """
     stamped a1 R
     stamped b1 R
     stamped c1 none
-    -> CopyObjects 1.1.1.5 from a1 b1
+    -> CopyObjects 1.2.1.1 from a1 b1
     """
 """What ``OPENED`` goes on with where a third server joins, up to the copies that it lacks."""
 
@@ -296,7 +296,7 @@ def test_the_view_moves_between_windows_and_copies_what_was_written_since() -> N
         -> SendStamp b1 e2x2
         stamped a1 R
         stamped b1 R
-        -> CopyObjects 1.1.1.5 from a1 b1
+        -> CopyObjects 1.2.1.1 from a1 b1
         """
     )
 
@@ -752,7 +752,7 @@ MORE = """
     -> SendStamp b1 e2x2
     stamped a1 R
     stamped b1 R
-    -> CopyObjects 1.1.1.5 from a1 b1
+    -> CopyObjects 1.2.1.1 from a1 b1
     """
 
 

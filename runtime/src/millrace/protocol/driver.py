@@ -37,6 +37,9 @@ RESEND_S = 1.0
 WATCH_TICKS = 5
 """How often, in resend intervals, a recovered driver looks whether a newer one has taken over."""
 
+DRAIN_TICKS = 10
+"""So many resend intervals without an open view are enough for a driver that is to stop."""
+
 LOOK_AGAIN = 1
 """Token of the look at the view that decides whether a driver is fenced or its record old."""
 
@@ -54,6 +57,7 @@ class Driver:
         self._behind: str | None = None
         self._resend_s = 0.0
         self._ticks = 0
+        self._unrecovered = 0
 
     def make_membership(self, owners: Owners) -> Membership:
         s = self.settings
@@ -155,6 +159,8 @@ class Driver:
         actions: list[e.Action] = []
         if standing is Standing.RECOVERED and before is not Standing.RECOVERED:
             actions += self._recovered()
+        if standing is Standing.RECOVERED and self.windows.record is not None:
+            self.membership.committed(self.windows.record.tag)
         if standing is Standing.RECOVERED and self._must_move():
             return [*actions, *self.windows.suspend(), *self.membership.move()]
         if standing is Standing.RECOVERED:
@@ -245,7 +251,12 @@ class Driver:
             away = ", ".join(self.presence.away)
             return [e.Stop(e.StopKind.ASKED, f"stopped while {away} is away; the next run goes on")]
         if self.membership.standing is not Standing.RECOVERED:
+            self._unrecovered += 1
+            if self.windows.draining and self._unrecovered >= DRAIN_TICKS:
+                text = "stopped while state servers are waited for; the next run goes on"
+                return [e.Stop(e.StopKind.ASKED, text)]
             return [*self.membership.tick(), *self._watch()]
+        self._unrecovered = 0
         again = self._signs_of_life()
         again += self.windows.resend()
         if not self._fenced_sinks:

@@ -62,6 +62,11 @@ _STALE = (
     "file is out of date; bring the newest file back, or start over with --fresh"
 )
 
+_CUT = (
+    "those that answer hold an older record than was last committed, and {names} may have the "
+    "newest; start it, or bring the newest append-only file back"
+)
+
 _NO_VIEW = (
     "the view of this topology is gone, and state servers hold its window {window}: bring the "
     "newest view back, or start over with --fresh"
@@ -167,6 +172,7 @@ class Membership:
         self._missing = 0
         self._told: Stamp | None = None
         self._lacking: Stamp | None = None
+        self._committed: Tag | None = None
 
     # -- what the driver machine asks
 
@@ -174,6 +180,11 @@ class Membership:
     def stamp(self) -> Stamp:
         assert self.view is not None
         return Stamp(self.view.epoch, self.execution)
+
+    def committed(self, tag: Tag) -> None:
+        """A record of this tag is committed in an open view: whatever is recovered from later in
+        this life is that one or a newer one."""
+        self._committed = tag
 
     def next_tag(self) -> Tag:
         """The tag of the next record write of this driver life (rule 2)."""
@@ -442,6 +453,7 @@ class Membership:
         self.record = self._write.record
         self._write = None
         assert self.view is not None
+        self._answers |= dict.fromkeys(self.view.target, self.record)
         if self.view.phase is Phase.OPEN:
             self.standing = Standing.RECOVERED
             return []
@@ -571,7 +583,8 @@ class Membership:
             return [*self._copy(), *asked, *on_trial]
         if self.standing is Standing.WRITING:
             assert self._write is not None
-            return [*self._write.send(), *on_trial]
+            # One that has lost its stamp with its keys refuses what is written until it is asked.
+            return [*self._write.send(), *self._ask(self.view.target), *on_trial]
         return []
 
     def _ask(self, members: Iterable[Member]) -> list[e.Action]:
@@ -700,9 +713,25 @@ class Membership:
             # With several copies another member's record counts, unless there is none.
             gone = self.held == 1 or all(record is None for record in held)
             return [e.Stop(e.StopKind.LOST if gone else e.StopKind.FAILED, _EMPTY)]
-        self.record = self._choose([record for record in held if record is not None])
+        chosen = self._choose([record for record in held if record is not None])
+        if self._committed is not None and chosen.tag < self._committed:
+            return self._undone()
+        self.record = chosen
         self.standing = Standing.COPYING
         return self._copy()
+
+    def _undone(self) -> list[e.Action]:
+        """What answers holds less than this driver has committed: a file was cut, or put back."""
+        assert self.view is not None
+        heard = {member.name for member in self._answers}
+        away = sorted({m.name for m in self.view.last_open} - heard)
+        if self.held == 1 or not away:
+            return [e.Stop(e.StopKind.BEHIND, _STALE)]
+        if self._told == self.stamp:
+            return []
+        self._told = self.stamp
+        text = f"waiting for a state server: {_CUT.format(names=', '.join(away))}"
+        return [e.Notify("StateMissing", text, warning=True)]
 
     def _held(self) -> list[Record]:
         return [record for record in self._answers.values() if record is not None]

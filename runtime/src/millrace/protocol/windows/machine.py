@@ -78,6 +78,9 @@ Change = Callable[[Record], Record]
 OnBug = Callable[[str], None]
 """Told of an event that nobody can have asked for."""
 
+MANY_DEAD = 10_000
+"""So many windows with dead letters are told of, and each time that there are as many more."""
+
 HOLD_S = 1.0
 """Pause before a window runs again that met a lost state server."""
 
@@ -368,7 +371,11 @@ class Windows:
         known = {i.window for i in record.intents}
         self._progress = {w: p for w, p in self._progress.items() if w in known}
         self._numbers = {w: n for w, n in self._numbers.items() if w > record.sealed}
-        return [*self._report(record), *self._forget(previous, record)]
+        return [
+            *self._report(record),
+            *self._forget(previous, record),
+            *_piled_up(previous, record),
+        ]
 
     def _report(self, record: Record) -> list[e.Action]:
         return [e.Committed(record, self.membership.version)]
@@ -723,3 +730,14 @@ def _nobody_told(_: str) -> None:
 def _stopped_at(record: Record) -> str:
     text = f"stopped behind window {record.sealed}"
     return text if record.sealed else "stopped before a window was sealed"
+
+
+def _piled_up(before: Record, now: Record) -> list[e.Action]:
+    """Each window with dead letters stays in the record, which is written with every window."""
+    if len(now.dead) // MANY_DEAD <= len(before.dead) // MANY_DEAD:
+        return []
+    text = (
+        f"dead letters of {len(now.dead):,} windows are held, and whatever window is sealed takes "
+        "longer for them: replay them or drop them (millrace dead-letters)"
+    )
+    return [e.Notify("DeadLettersPileUp", text, now.sealed, warning=True)]
