@@ -37,6 +37,7 @@ from millrace.guard import die_with
 from millrace.modes import private_opener
 from millrace.redisserver import open_client
 from millrace.state.client import StateAddress
+from millrace.state.leftovers import LOCK, end_orphans
 
 BINARY_VARIABLE = "MILLRACE_STATE_SERVER"
 """Environment variable that names another server binary."""
@@ -226,7 +227,9 @@ class StartingServer:
         except OSError as error:
             raise _unusable(self._folder, error) from error
         if lock is None:
-            # A server that was just killed, or its rewriting child, gives it up a moment later.
+            # A server that was just killed gives it up a moment later, its rewriting child only
+            # when all is written.
+            end_orphans(self._folder)
             if time.monotonic() > self._deadline:
                 raise WorkFolderError(
                     f"state folder {self._folder} is in use by another state server; end the "
@@ -402,7 +405,7 @@ def _launch(folder: Path, lock: IO[bytes], password: str, options: EmbeddedOptio
 
 def _lock(folder: Path) -> IO[bytes] | None:
     """Lock that the server inherits and the kernel frees with its last process; None: in use."""
-    lock = open(folder / "lock", "ab", opener=private_opener)  # noqa: SIM115 it is handed on
+    lock = open(folder / LOCK, "ab", opener=private_opener)  # noqa: SIM115 it is handed on
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
