@@ -18,7 +18,14 @@ from millrace.engine.driver.connectors import Connectors
 from millrace.engine.driver.performer import RealPerformer
 from millrace.engine.driver.process import DriverProcess
 from millrace.engine.driver.stores import Stores
-from millrace.errors import ExitCode, NewerFormatError, SinkError, SourceError
+from millrace.errors import (
+    ExitCode,
+    FencedError,
+    MillraceError,
+    NewerFormatError,
+    SinkError,
+    SourceError,
+)
 from millrace.homes import codec
 from millrace.homes.documents import Proposal
 from millrace.homes.passwords import shared
@@ -39,7 +46,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from millrace.errors import SinkError, SourceError
+from millrace.errors import FencedError, SinkError, SourceError
 from millrace.sinks import Sink
 from millrace.sources import Source, SourcePlan
 
@@ -82,6 +89,8 @@ class Mute(Book, Sink):
     def prepare(self, uid, fresh=False, overwrite=False):
         if self.options.get("prepares") == "never":
             raise SinkError(f"{self.name} belongs to another")
+        if self.options.get("prepares") == "fenced":
+            raise FencedError(f"{self.name} serves execution 9")
         if self.options.get("prepares") == "leaves":
             sys.exit()
 
@@ -215,6 +224,20 @@ def test_a_driver_whose_sink_cannot_be_prepared_closes_everything(told, password
     with pytest.raises(SinkError, match="belongs to another"):
         DriverProcess(told(document), shared(password), start=no_spark).run()
     assert book(tmp_path) == {"made": ALL, "closed": ALL}
+
+
+@pytest.mark.parametrize("meets", ["a sink that is prepared", "a thread"])
+def test_a_driver_that_an_error_has_fenced_says_so(told, password, tmp_path, meets):
+    """Its exit code alone is not believed."""
+    prepares = {"prepares": "fenced"} if meets.startswith("a sink") else {}
+    driver = DriverProcess(told(spec(sink("out", **prepares))), shared(password), start=no_spark)
+    if not prepares:
+        driver._loop.fail(FencedError("out serves execution 9"))
+    with pytest.raises(MillraceError, match="serves execution 9") as raised:
+        driver.run()
+    assert raised.value.exit_code == ExitCode.FENCED
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert (status["state"], status["reason"]) == ("fenced", "out serves execution 9")
 
 
 def test_a_driver_that_fails_under_way_closes_everything(told, password, tmp_path):

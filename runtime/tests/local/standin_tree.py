@@ -1,9 +1,9 @@
 """A driver's process tree without Spark: every process resists being ended in its own way.
 
 driver: SIGTERM ends it as one that was asked to end. The file ``driver-exit`` has the codes that
-its lives end with; 0 is said to be drained, and -1 is a code 0 of which nothing is said. jvm: a
-session of its own, ignores SIGTERM and the end of its standard input. daemon: a process group of
-its own. workers: forked, ignore SIGHUP and SIGTERM.
+its lives end with; 0 is said to be drained and 7 to be fenced, -1 and -7 are the same codes of
+which nothing is said. jvm: a session of its own, ignores SIGTERM and the end of its standard input.
+daemon: a process group of its own. workers: forked, ignore SIGHUP and SIGTERM.
 Each appends ``role pid`` to the file ``tree`` of the current folder.
 """
 
@@ -51,10 +51,11 @@ def driver() -> None:
         if len(code) > 1:
             order.write_text(json.dumps(code[1:]))
         print("2030-01-01 ERROR millrace.driver the source is gone", file=sys.stderr, flush=True)
-        if code[0] == 0:
-            figures = codec.encode(Status(os.getpid(), StopKind.DRAINED.value, "running"))
+        said = {0: StopKind.DRAINED, int(ExitCode.FENCED): StopKind.FENCED}.get(code[0])
+        if said is not None:
+            figures = codec.encode(Status(os.getpid(), said.value, "running"))
             Path("status.json").write_text(json.dumps(figures))
-        os._exit(max(code[0], 0))
+        os._exit({-1: 0}.get(code[0], abs(code[0])))
     note("driver")
     print("shown on the console", flush=True)
     # Like a driver that loses its JVM.

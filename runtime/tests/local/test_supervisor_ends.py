@@ -95,6 +95,24 @@ def test_a_fenced_driver_ends_the_run_as_fenced(tmp_path: Path) -> None:
         assert run.result()["code"] == ExitCode.FENCED
 
 
+def test_the_code_of_a_fenced_driver_alone_is_not_believed(tmp_path: Path) -> None:
+    """As little as a zero: ``os._exit(7)`` of the user's ends no run."""
+    (tmp_path / "driver-exit").write_text(json.dumps([-ExitCode.FENCED, -ExitCode.FENCED, 0]))
+    with claimed(tmp_path), running(tmp_path) as run:
+        result = run.result()
+        assert (result["reason"], result["restarts"]) == ("drained", {"driver": 2})
+        ends = [line["text"] for line in run.lines if line.get("kind") == "DriverEnded"]
+        assert all("exit code 7: it has not said that it is fenced" in text for text in ends)
+
+
+def test_a_driver_that_never_says_that_it_is_fenced_fails_the_run(tmp_path: Path) -> None:
+    (tmp_path / "driver-exit").write_text(json.dumps([-ExitCode.FENCED]))
+    with claimed(tmp_path), running(tmp_path) as run:
+        result = run.result()
+        assert (result["code"], result["reason"]) == (ExitCode.FAILED, "failed")
+        assert result["restarts"] == {"driver": 4}
+
+
 @pytest.mark.parametrize(
     ("code", "lives"), [(ExitCode.INVALID_TOPOLOGY, 1), (ExitCode.SOURCE, 2), (ExitCode.FAILED, 5)]
 )

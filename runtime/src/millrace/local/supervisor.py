@@ -12,12 +12,12 @@ another size is asked  starts what is missing; proposes the state servers that a
 an edit is asked for   takes it where no restart is needed: files first, then a proposal
 an acker ends          proposes the others, starts it again, proposes it again
 an acker is to go      proposes the others, and ends it a moment later (``local.ackers``)
-the driver ends        drained, by code and figures: ends the run; fenced: ends the run as fenced;
-                       all copies of some state are gone: ends the run, which restores a snapshot
-                       and begins again if the topology says so (``local.launch``); anything
-                       else, also code 0 where its figures do not say drained: the one
-                       that stands by takes over, or it is started again; what is left of its
-                       tree is killed (``local.standby``)
+the driver ends        drained, by code and figures: ends the run; fenced, by code and figures or
+                       a newer run: ends the run as fenced; all copies of some state are gone:
+                       ends the run, which restores a snapshot and begins again if the topology
+                       says so (``local.launch``); anything else, also a code of these where the
+                       figures do not say so: the one that stands by takes over, or it is
+                       started again; what is left of its tree is killed (``local.standby``)
 one cannot be started  tries again, after longer and longer waits; only a run that begins ends
 SIGINT, SIGTERM        asks the driver to end and waits; a second one kills it
 SIGHUP                 the same, but where it was ignored from the start (``nohup``)
@@ -98,6 +98,7 @@ class Listener(Protocol):
 _ENDED = {"driver": "DriverEnded", "acker": "AckerEnded"}
 
 _UNSAID = "it has not said that all input is processed: code of the topology may have ended it"
+_UNFENCED = "it has not said that it is fenced: code of the topology may have ended it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,12 +361,18 @@ class Supervisor:
             # No further driver can do better. Whoever started this run may restore a snapshot.
             self._warn("StateLost", death.cause)
             self._result = RunResult(ExitCode.STATE_LOST, "lost", f"{death.name}: {death.cause}")
-        elif death.code == ExitCode.FENCED:
+        elif death.code == ExitCode.FENCED and self._is_fenced(death.pid):
             self._result = RunResult(ExitCode.FENCED, "fenced", death.cause)
+        elif death.code == ExitCode.FENCED:
+            self._start_again(replace(death, cause=_UNFENCED), ExitCode.FAILED)
         else:
             self._start_again(death)
         # Behind that: who takes over fences what is left of the other.
         self._sweep()
+
+    def _is_fenced(self, pid: int) -> bool:
+        """Whether a newer run is there, or the driver itself says that it met one."""
+        return self._lease.newer() is not None or self._says(pid, StopKind.FENCED)
 
     def _says(self, pid: int, kind: StopKind) -> bool:
         """Whether a driver itself says that it ends so: any code can end with any number, and what

@@ -46,7 +46,7 @@ from millrace.engine.jobs.start import StartedSpark, start_spark
 from millrace.engine.jobs.starttimes import StartTimes
 from millrace.engine.program.cutting import IN_TURN
 from millrace.engine.task.state import Services
-from millrace.errors import ExitCode, MillraceError, SinkError
+from millrace.errors import ExitCode, FencedError, MillraceError, SinkError
 from millrace.homes.documents import Status
 from millrace.homes.passwords import PasswordOf
 from millrace.homes.settings import ConfigMapPlace, DriverSettings
@@ -220,6 +220,10 @@ class DriverProcess:
                 self._prepare(sink)
             self._reached("sinks prepared")
             return self._run()
+        except FencedError as error:
+            # The number of an exit code alone proves nothing: user code may end the process with it.
+            self._statistics.stopped(e.Stop(e.StopKind.FENCED, str(error)))
+            raise
         finally:
             self._connectors.close()
             self._journal.flush()
