@@ -5,6 +5,7 @@ Usage: standin_run.py FOLDER [SERVERS]. The last line is the result as JSON.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -17,6 +18,7 @@ from millrace.errors import ExitCode, MillraceError
 from millrace.homes.documents import RunEvent, Scale
 from millrace.local.ackers import AckerPlan
 from millrace.local.children import ProcessSpec
+from millrace.local.display import Display
 from millrace.local.files import Watched
 from millrace.local.scale import Scaling
 from millrace.local.servers import Embedded, RunPasswords
@@ -44,6 +46,32 @@ class Printer:
 
     def output(self, line: str) -> None:
         say({"output": line})
+
+
+class FullDisk(Printer):
+    """A display that cannot show anything, and one that could then."""
+
+    def __init__(self, outputs: int) -> None:
+        self._outputs = outputs
+
+    def event(self, event: RunEvent) -> None:
+        super().event(event)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def progress(self) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    def output(self, line: str) -> None:
+        self._outputs -= 1
+        if self._outputs >= 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().output(line)
+
+
+def printer() -> Printer:
+    """As ``STANDIN_FULL`` says: how many lines of the driver do not go on the disk."""
+    outputs = os.environ.get("STANDIN_FULL")
+    return Printer() if outputs is None else FullDisk(int(outputs))
 
 
 def specification(role: str, name: str, folder: Path) -> ProcessSpec:
@@ -100,7 +128,7 @@ def run(folder_path: Path, servers: int) -> RunResult:
         (lambda _: standby(folder.path)) if "STANDIN_STANDBY" in os.environ else None,
     )
     try:
-        return Supervisor(folder, lease, plan, Printer(), clock).run()
+        return Supervisor(folder, lease, plan, Display(printer()), clock).run()
     finally:
         lease.release()
 

@@ -17,6 +17,7 @@ from millrace.homes.told import read_settings
 from millrace.homes.tuning import FIELDS, Tuning
 from millrace.local import launch, scale
 from millrace.local.ackers import AckerPlan
+from millrace.local.display import Display
 from millrace.local.edits import ask, await_taken, between, in_force
 from millrace.local.files import Watched, write_json
 from millrace.local.launch import LaunchOptions
@@ -64,12 +65,13 @@ class World:
         self.folder = open_folder(base / "work", "edited", self.file, SystemClock())
         self.lease: Lease = take_over(self.folder.path, lambda _: None)
         self.listener = Listener()
+        self.display = Display(self.listener)
         self.begin()
 
     def begin(self) -> None:
         """A life of the run; it has what is accepted."""
         self.lives = launch._Lives(
-            self.loaded(), LaunchOptions(), self.folder, self.lease, self.listener, SystemClock()
+            self.loaded(), LaunchOptions(), self.folder, self.lease, self.display, SystemClock()
         )
         self.follow(self.lives)
 
@@ -78,7 +80,7 @@ class World:
         accepted = launch._write_driver_file(self.folder, lives._loaded, LaunchOptions())
         ackers = AckerPlan(lambda *_: [], 0, AckerBounds(0, 0))
         plan = RunPlan([], ackers, lambda _: None, editing=lives._editing(accepted))  # type: ignore[arg-type, return-value]
-        self.supervisor = Supervisor(self.folder, self.lease, plan, self.listener, SystemClock())
+        self.supervisor = Supervisor(self.folder, self.lease, plan, self.display, SystemClock())
 
     def loaded(self, *overrides: str) -> LoadedTopology:
         return load(self.file, overrides)

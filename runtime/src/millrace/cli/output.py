@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
@@ -42,7 +43,17 @@ def literal(text: str, style: str = "") -> Text:
 
 
 class SafeConsole(Console):
-    """A console whose texts cannot steer the terminal; its own styles and controls do."""
+    """A console whose texts cannot steer the terminal; its own styles and controls do.
+
+    What cannot be written it forgets: rich keeps it, and writes it again with each further line.
+    """
+
+    def _check_buffer(self) -> None:
+        try:
+            super()._check_buffer()
+        except (OSError, UnicodeError):
+            del self._buffer[:]
+            raise
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -63,6 +74,14 @@ def console(*, stderr: bool = False) -> Console:
     if not made.is_terminal:
         made.width = _PIPED_WIDTH
     return made
+
+
+def give_up_output(_: Exception) -> None:
+    """Forget what waits for standard output and cannot be written: at its end the interpreter would
+    try once more, and end with a code of its own."""
+    gone = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(gone, sys.stdout.fileno())
+    os.close(gone)
 
 
 def print_plain(text: str) -> None:
@@ -117,7 +136,10 @@ def exit_codes() -> str:
             "work folder of another topology or user, in its former place, or not writable"
         ),
         ExitCode.STATE_SERVER: "state server unreachable, unsuitable or full",
-        ExitCode.SINK: "sink refused, or sinks or servers are further: an older copy was put back",
+        ExitCode.SINK: (
+            "sink refused, or sinks or servers are further: an older copy was put back; or "
+            "standard output did not take all of the console sink's rows"
+        ),
         ExitCode.FENCED: "a newer run of the topology took over",
         ExitCode.SOURCE: "source data missing, shrunk or replaced",
         ExitCode.NEWER_FORMAT: "data of a newer release",

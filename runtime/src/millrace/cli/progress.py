@@ -17,6 +17,7 @@ from rich.text import Text
 from millrace.cli.output import counted, literal, moment
 from millrace.clock import Clock
 from millrace.homes.documents import RunEvent, RunningWindow, Status
+from millrace.local.display import lines_may_be_lost
 from millrace.protocol.types import Totals
 from millrace.state.journalfiles import EventFollower, read_status
 
@@ -84,7 +85,8 @@ class Quiet:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.finish()
+        with lines_may_be_lost():
+            self.finish()
 
     def tell(self, text: str) -> None:
         """A sentence about the start of the run."""
@@ -165,6 +167,14 @@ class Lines(Quiet):
         self.console.print(literal(event_line(event), style), soft_wrap=True)
 
 
+class _Patient(Live):
+    """A panel that is drawn again where it could not be, by the thread that does so."""
+
+    def refresh(self) -> None:
+        with lines_may_be_lost():
+            super().refresh()
+
+
 class Panel(Lines):
     """A panel at the bottom of a terminal that changes in place, events above it."""
 
@@ -172,7 +182,7 @@ class Panel(Lines):
         super().__init__(console, folder, clock)
         self._name = name
         self._spinner = Spinner("dots", "starting")
-        self._live = Live(
+        self._live = _Patient(
             self._drawn(Figures()), console=console, refresh_per_second=8, transient=True
         )
 
@@ -185,7 +195,8 @@ class Panel(Lines):
         self._live.update(self._drawn(self._now()))
 
     def finish(self) -> None:
-        self._show_events()
+        with lines_may_be_lost():
+            self._show_events()
         self._live.stop()
 
     def _drawn(self, figures: Figures) -> RenderableType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,8 +11,14 @@ import typer
 
 from millrace.cli.folders import WorkDir
 from millrace.cli.options import Overrides, TopologyFile, TopologyOption, needed_file
-from millrace.cli.output import console, print_error, print_plain, print_warning
-from millrace.errors import ExitCode, MillraceError
+from millrace.cli.output import (
+    console,
+    give_up_output,
+    print_error,
+    print_plain,
+    print_warning,
+)
+from millrace.errors import ExitCode, MillraceError, message_of
 from millrace.topology.load import LoadedTopology, load
 
 if TYPE_CHECKING:
@@ -166,6 +173,7 @@ def _run(
     from millrace.cli.progress import shown
     from millrace.cli.report import Report, sink_places, totals_in
     from millrace.clock import SystemClock
+    from millrace.local.display import lines_may_be_lost
     from millrace.local.inspect.overview import bytes_per_root
     from millrace.local.launch import run_topology
     from millrace.local.workdir import default_path
@@ -176,8 +184,13 @@ def _run(
     clock, out = SystemClock(), console()
     before, started_s = totals_in(path), clock.monotonic_s()
     options = replace(options, workdir=path)
-    with shown(out, path, name, clock, quiet=quiet, progress=progress) as display_:
-        folder, result = run_topology(loaded, options, display_, display_.tell, clock)
+    try:
+        with shown(out, path, name, clock, quiet=quiet, progress=progress) as display_:
+            folder, result = run_topology(loaded, options, display_, display_.tell, clock)
+    except BaseException:
+        with lines_may_be_lost(give_up_output):
+            sys.stdout.flush()
+        raise
     figures = folder.journal.status()
     totals = totals_in(path, folder.uid)
     if options.fresh:
@@ -196,10 +209,20 @@ def _run(
     )
     if result.message:
         print_error(MillraceError(result.message))
-    if not quiet:
-        report.show(out)
-    if as_json:
-        print_plain(json.dumps(report.document()))
+    unshown: list[Exception] = []
+    with lines_may_be_lost(unshown.append):
+        if not quiet:
+            report.show(out)
+        if as_json:
+            print_plain(json.dumps(report.document()))
+        sys.stdout.flush()
+    for error in unshown:
+        give_up_output(error)
+        if as_json or not quiet:
+            told = message_of(error)
+            print_warning(f"the report could not be written to standard output: {told}")
+        if as_json and not result.code:
+            return ExitCode.FAILED
     if report.dead_letters:
         print_warning(report.dead_letters)
     if not report.told and not result.code:

@@ -26,6 +26,7 @@ from millrace.local import scratch
 from millrace.local.accepted import read_accepted, write_accepted
 from millrace.local.ackers import ACKER, AckerPlan
 from millrace.local.children import ProcessSpec
+from millrace.local.display import Display, Listener, lines_may_be_lost
 from millrace.local.edits import Editing, between, size_of
 from millrace.local.files import Watched, write_json
 from millrace.local.logs import RunLog
@@ -40,7 +41,7 @@ from millrace.local.scale import ask as ask_scale
 from millrace.local.servers import Embedded, External, RunPasswords, StateServer, acker_name, reach
 from millrace.local.snapshots.unfinished import marked, refuse_unfinished
 from millrace.local.standby.keeper import STANDBY
-from millrace.local.supervisor import DRIVER, Listener, RunPlan, RunResult, Supervisor
+from millrace.local.supervisor import DRIVER, RunPlan, RunResult, Supervisor
 from millrace.local.takeover import Holder, Lease, fenced_by, take_over
 from millrace.local.workdir import (
     WorkFolder,
@@ -115,6 +116,7 @@ def run_topology(
     the run from starting; nothing of the work folder has been changed then.
     """
     topology = loaded.topology
+    tell = _as_may_be(tell)
     path = options.workdir or default_path(topology.name, loaded.file, loaded.folder)
     named = topology.name, loaded.file, clock
     folder = open_folder(path, *named, held=False)
@@ -150,10 +152,18 @@ def run_topology(
             _forget_asked(folder)
         except OSError as error:
             raise unusable(folder.path, error) from error
-        return folder, _Lives(loaded, options, folder, lease, listener, clock).run()
+        return folder, _Lives(loaded, options, folder, lease, Display(listener), clock).run()
     finally:
         scratch.remove_temporary(folder.path)
         lease.release()
+
+
+def _as_may_be(tell: Tell) -> Tell:
+    def told(text: str) -> None:
+        with lines_may_be_lost():
+            tell(text)
+
+    return told
 
 
 def edits_since(folder: WorkFolder, topology: StreamTopology) -> Edits:
@@ -342,14 +352,14 @@ class _Lives:
         options: LaunchOptions,
         folder: WorkFolder,
         lease: Lease,
-        listener: Listener,
+        display: Display,
         clock: Clock,
     ) -> None:
         self._loaded = loaded
         self._options = options
         self._folder = folder
         self._lease = lease
-        self._listener = listener
+        self._display = display
         self._clock = clock
         self._restarts: Counter[str] = Counter()
         self._restores = loaded.topology.spec.on_state_loss is OnStateLoss.RESTORE
@@ -360,7 +370,7 @@ class _Lives:
         except _StopAskedError:
             text = "asked to stop while a snapshot is restored: the next run goes on with that"
             log = RunLog(self._folder.journal, self._clock)
-            self._listener.event(log.add("StopAsked", text))
+            self._display.event(log.add("StopAsked", text))
             return RunResult(ExitCode.INTERRUPTED, "asked", text, dict(self._restarts))
 
     def _run(self) -> RunResult:
@@ -397,7 +407,7 @@ class _Lives:
             plan = replace(plan, editing=self._editing(accepted))
         except OSError as error:
             raise unusable(folder.path, error) from error
-        return Supervisor(folder, self._lease, plan, self._listener, self._clock).run()
+        return Supervisor(folder, self._lease, plan, self._display, self._clock).run()
 
     def _editing(self, accepted: Accepted) -> Editing:
         tuned = accepted.tuned
@@ -431,7 +441,7 @@ class _Lives:
         log = RunLog(self._folder.journal, self._clock)
 
         def warn(kind: str, text: str) -> None:
-            self._listener.event(log.add(kind, text, warning=True))
+            self._display.event(log.add(kind, text, warning=True))
 
         with _stops_counted() as look:
 

@@ -36,7 +36,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from types import FrameType
-from typing import Protocol
 
 from millrace.clock import Clock
 from millrace.errors import ExitCode, MillraceError, NewerFormatError
@@ -47,7 +46,6 @@ from millrace.homes.documents import (
     ProcessRow,
     ProcessTable,
     Proposal,
-    RunEvent,
     Scale,
     Status,
 )
@@ -55,6 +53,7 @@ from millrace.homes.restarts import FINAL_CODES, GiveUp
 from millrace.local.ackers import ACKER_STOP_S, AckerKeeper, AckerPlan
 from millrace.local.children import ProcessSpec
 from millrace.local.crew import Crew, Death, Failure, await_any
+from millrace.local.display import Display
 from millrace.local.edits import Editing
 from millrace.local.files import write_json
 from millrace.local.logs import RunLog
@@ -77,22 +76,6 @@ FENCED_DRAIN_S = 3.0
 """The same, when a newer run waits."""
 
 DRIVER = "driver"
-
-
-class Listener(Protocol):
-    """Told what happens; ``output`` is called from another thread."""
-
-    def event(self, event: RunEvent) -> None:
-        """Something happened to a process."""
-        ...
-
-    def progress(self) -> None:
-        """A moment has passed; called about four times a second."""
-        ...
-
-    def output(self, line: str) -> None:
-        """The driver wrote a line to its standard output (a console sink, a print)."""
-        ...
 
 
 _ENDED = {"driver": "DriverEnded", "acker": "AckerEnded"}
@@ -135,16 +118,17 @@ class Supervisor:
     """``run`` from the main thread; a supervisor runs once."""
 
     def __init__(
-        self, folder: WorkFolder, lease: Lease, plan: RunPlan, listener: Listener, clock: Clock
+        self, folder: WorkFolder, lease: Lease, plan: RunPlan, display: Display, clock: Clock
     ) -> None:
         self._folder = folder
         self._lease = lease
         self._plan = plan
-        self._listener = listener
+        self._display = display
+        self._told_lost = display.lost > 0
         self._clock = clock
         self._inbox = folder.inbox
         self._log = RunLog(folder.journal, clock)
-        self._crew = Crew(folder, clock, listener.output)
+        self._crew = Crew(folder, clock, display.output)
         self._ackers = AckerKeeper(plan.ackers, self._crew, clock, self._tell)
         self._standby = StandbyKeeper(
             plan.standby,
@@ -198,7 +182,12 @@ class Supervisor:
         finally:
             os.close(self._wake_read)
             os.close(self._wake_write)
-        return replace(self._result, restarts=self._crew.restarts() | self._servers.restarts())
+        self._look_at_display()
+        result, shortfall = self._result, self._display.shortfall
+        if shortfall and not result.message:
+            # Nobody prints these rows again, so that all went well is not for the run to say.
+            result = replace(result, code=result.code or ExitCode.SINK, message=shortfall)
+        return replace(result, restarts=self._crew.restarts() | self._servers.restarts())
 
     # -- the loop
 
@@ -236,7 +225,8 @@ class Supervisor:
                 self._standby.look(self._addresses, self._sealed_at_start.get(DRIVER, 0))
             for failure in self._start_due():
                 self._not_started(failure)
-            self._listener.progress()
+            self._display.progress()
+        self._look_at_display()
 
     def _sleep_s(self) -> float:
         due = (self._crew.next_due_s(), self._ackers.next_due_s(), self._servers.next_due_s())
@@ -506,11 +496,16 @@ class Supervisor:
 
     # -- telling
 
+    def _look_at_display(self) -> None:
+        if self._display.lost and not self._told_lost:
+            self._told_lost = True
+            self._warn("OutputLost", self._display.trouble)
+
     def _tell(self, kind: str, text: str) -> None:
-        self._listener.event(self._log.add(kind, text))
+        self._display.event(self._log.add(kind, text))
 
     def _warn(self, kind: str, text: str) -> None:
-        self._listener.event(self._log.add(kind, text, warning=True))
+        self._display.event(self._log.add(kind, text, warning=True))
 
     @contextmanager
     def _caught_signals(self) -> Iterator[None]:

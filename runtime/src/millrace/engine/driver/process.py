@@ -221,7 +221,7 @@ class DriverProcess:
             self._reached("sinks prepared")
             return self._run()
         except FencedError as error:
-            # The number of an exit code alone proves nothing: user code may end the process with it.
+            # An exit code alone proves nothing: user code may end the process with any.
             self._statistics.stopped(e.Stop(e.StopKind.FENCED, str(error)))
             raise
         finally:
