@@ -33,8 +33,10 @@ from millrace import checked
 from millrace.crash import SNAPSHOT_POINTS
 from millrace.errors import ExitCode, SinkError, SnapshotError
 from millrace.homes.accepted import Accepted
+from millrace.homes.documents import Proposal
 from millrace.local.accepted import read_accepted
 from millrace.local.files import write_json
+from millrace.local.inspect.reading import committed_record, reachable
 from millrace.local.snapshots.asking import take
 from millrace.local.snapshots.places import place_of_file
 from millrace.local.snapshots.restoring import Restored, restore
@@ -49,6 +51,8 @@ from millrace.snapshots.reading import load
 from millrace.state.viewfile import ViewFile
 from millrace.topology.load import LoadedTopology
 from millrace.topology.load import load as load_topology
+from millrace_e2e.embedded import started
+from millrace_e2e.valkey import free_port
 
 
 def manifest(lived: Lived) -> Manifest:
@@ -159,6 +163,27 @@ def test_folders_of_servers_that_are_none_any_more_are_deleted(lived: Lived) -> 
     one = topology(lived.base, stateServers={"replicas": 1})
     judge(back(lived, one), lived, servers=1, copies=1, timeline=3)
     assert sorted(path.name for path in work.glob("state-*")) == ["state-0", "state-notes"]
+
+
+def test_what_embedded_servers_left_says_nothing_of_the_users_own(
+    lived: Lived, tmp_path: Path
+) -> None:
+    """Both are called ``state-0``, and only one has the password that lies in the folder."""
+    work = lived.folder.path
+    left = (work / "state-0" / "password").read_text()
+    with started(tmp_path / "own", place=free_port()) as own:
+        url = own.address.url.replace("//", f"//:{own.address.password}@")
+        back(lived, topology(lived.base, stateServers={"url": url}))
+        assert list(work.glob("state-*")) == []
+        # What a release left that did not delete it.
+        (work / "state-0").mkdir()
+        (work / "state-0" / "password").write_text(left)
+        lived.folder.inbox.propose(Proposal((own.address.member(),), ()))
+        with held_briefly(work) as free, reachable(find_folder(work)) as clients:
+            assert free
+            record = committed_record(clients)
+    assert record is not None
+    assert record.sealed == 7
 
 
 def test_half_a_restore_gives_no_snapshot(lived: Lived) -> None:

@@ -72,12 +72,18 @@ def _of_the_run(folder: WorkFolder) -> list[StateAddress]:
 
 
 def _password(folder: WorkFolder, name: str) -> str | None:
-    """What the server was started with, by whatever release; else it is the user's own."""
+    """Of the user's own server what the topology says of it, else what the server was started with,
+    by whatever release. A folder of its name may be left of a server that was there before."""
     kept = password_in(folder.path / name)
-    if kept is not None:
+    try:
+        wanted = topology_of(folder).spec.state_servers
+    except WorkFolderError:
+        if kept is None:
+            raise
         return kept
-    wanted = topology_of(folder).spec.state_servers
-    return own_server(wanted)[1] if wanted.url is not None else os.environ.get(PASSWORD_VARIABLE)
+    if wanted.url is not None:
+        return own_server(wanted)[1]
+    return kept if kept is not None else os.environ.get(PASSWORD_VARIABLE)
 
 
 def start_servers(folder: WorkFolder, stack: ExitStack) -> list[StateAddress]:

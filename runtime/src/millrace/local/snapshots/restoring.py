@@ -284,8 +284,10 @@ class _Restore:
 
     def _delete_left(self, view: View) -> None:
         """A folder of a server that is none any more has state that was given up; should a server
-        of that name come again, it would count against its memory."""
-        names = {member.name for member in view.target}
+        of that name come again, it would count against its memory. A server of the user's own has
+        none here."""
+        own = self._topology.spec.state_servers.url is not None
+        names = set() if own else {member.name for member in view.target}
         for found in self._folder.path.glob("state-*"):
             if _SERVER.fullmatch(found.name) and found.name not in names:
                 shutil.rmtree(found, ignore_errors=True)
