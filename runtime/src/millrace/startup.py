@@ -11,6 +11,11 @@ ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 """Environment of processes that have numpy and no use for linear algebra: with its import a thread
 begins to spin on each core but one."""
 
+SAFE_PATH = {"PYTHONSAFEPATH": "1"}
+"""Environment of processes that are started wherever the user is, and of those that Spark starts
+for them: Python puts that folder in front of all others, where anybody may have put a module that
+is called as one of ours (``/tmp``). What they import of the user's has a path of its own."""
+
 
 @contextmanager
 def loading() -> Iterator[None]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from millrace.errors import JavaError
 from millrace.local.java import find_java
+from millrace.startup import SAFE_PATH
 from millrace.topology.kinds.base import Columns
 from millrace.topology.load import LoadedTopology
 from millrace.topology.problems import Problem
@@ -71,14 +72,14 @@ def _ask(question: dict[str, Any], scratch: Path, named: str) -> Analysis:
     """The answer to a question about what ``named`` says, of a process of its own."""
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "millrace.engine.jobs.analyse"],
+            [sys.executable, "-P", "-m", "millrace.engine.jobs.analyse"],
             input=json.dumps(question),
             capture_output=True,
             text=True,
             errors="replace",
             check=False,
             timeout=ANSWER_S,
-            env={**os.environ, "TMPDIR": str(scratch)},
+            env={**os.environ, **SAFE_PATH, "TMPDIR": str(scratch)},
         )
         answer: Any = json.loads((scratch / "answer.json").read_text())
     except subprocess.TimeoutExpired:

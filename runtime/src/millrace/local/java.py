@@ -12,6 +12,7 @@ from pathlib import Path
 
 from millrace.engine.jobs.classes import ClassArchiveError, archive, java_program, options
 from millrace.errors import JavaError
+from millrace.startup import SAFE_PATH
 
 OLDEST = 17
 """The first Java release that this Spark runs on."""
@@ -90,7 +91,7 @@ def archive_is_used() -> bool:
 
 def make_archive() -> None:
     """Make it, in a process of its own whose JVM ends with it. Raises ``ClassArchiveError``."""
-    command = [sys.executable, "-m", "millrace.engine.jobs.classes"]
+    command = [sys.executable, "-P", "-m", "millrace.engine.jobs.classes"]
     with tempfile.TemporaryFile("w+", errors="replace") as said:
         try:
             done = subprocess.run(
@@ -100,6 +101,7 @@ def make_archive() -> None:
                 stderr=said,
                 check=False,
                 timeout=_ARCHIVE_S,
+                env={**os.environ, **SAFE_PATH},
             )
         except subprocess.TimeoutExpired:
             raise ClassArchiveError(
@@ -112,3 +114,9 @@ def make_archive() -> None:
         errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
         last = (errors or lines or ["nothing"])[-1]
         raise ClassArchiveError(f"the archive of classes could not be made: {last}")
+    path = archive_path()
+    if not path.is_file():
+        last = (lines or ["nothing"])[-1]
+        raise ClassArchiveError(
+            f"{path}: the archive of classes is not there; what was said: {last}"
+        )

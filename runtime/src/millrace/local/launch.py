@@ -500,7 +500,7 @@ class _Plan:
         # The ack log has one copy, on the first member of the view, which may change.
         ready = self._folder.ackers / f"{name}.ready"
         command = (
-            *(sys.executable, "-m", "millrace.local.acker", "--name", name),
+            *(sys.executable, "-P", "-m", "millrace.local.acker", "--name", name),
             *("--view", str(self._folder.view), "--uid", self._folder.uid),
             *("--figures", str(self._folder.ackers / f"{name}.json")),
             *("--ready", str(ready)),
@@ -513,6 +513,7 @@ class _Plan:
     def driver(self, addresses: Sequence[StateAddress]) -> ProcessSpec:
         command = (
             sys.executable,
+            "-P",
             "-m",
             "millrace.engine.driver.main",
             "--settings",

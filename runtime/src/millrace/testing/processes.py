@@ -197,7 +197,7 @@ class Workshop:
         self._listener.listen()
         self._listener.settimeout(DEADLINE_S)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "millrace.testing.worker"],
+            [sys.executable, "-P", "-m", "millrace.testing.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONHASHSEED": str(seed)},
