@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.protocol.types import Segment
+from millrace.sinks.values import as_text
 from millrace.state.errors import BlobError
 from millrace.state.keyed import query
 from millrace.state.keyed.aggregates import Aggregate
@@ -170,24 +171,32 @@ def test_a_key_that_is_not_a_number_is_found() -> None:
     column = pa.array([1.5, math.nan, None, 0.0])
     rows = pa.RecordBatch.from_arrays([column, pa.array([1, 2, 3, 4])], names=["x", "n"])
     for text, n in (("1.5", 1), ("nan", 2), ("0", 4)):
-        key = query.parse_key([text], [pa.float64()])
+        key = query.parse_key([text], [pa.field("x", pa.float64())])
         assert query.pick(rows, key).column("n").to_pylist() == [n]
 
 
 def test_a_key_is_given_as_text() -> None:
-    (user, day) = query.parse_key(["a", "2024-02-29"], [pa.string(), pa.date32()])
+    fields = [pa.field("user", pa.string()), pa.field("day", pa.date32())]
+    (user, day) = query.parse_key(["a", "2024-02-29"], fields)
     assert (user[0].as_py(), day[0].as_py()) == ("a", DAYS[1])
-    with pytest.raises(query.KeyTextError, match="'x' is no value of type int64"):
-        query.parse_key(["x"], [pa.int64()])
+    with pytest.raises(query.KeyTextError, match="key column n: 'x' is no value of type int64"):
+        query.parse_key(["x"], [pa.field("n", pa.int64())])
     with pytest.raises(query.KeyTextError, match="has 2 columns, 1 values were given"):
-        query.parse_key(["a"], [pa.string(), pa.date32()])
+        query.parse_key(["a"], fields)
 
 
-def test_a_key_of_bytes_that_are_no_text_is_found_and_is_no_string() -> None:
+def test_a_key_of_bytes_is_given_as_it_is_shown() -> None:
+    field = pa.field("id", pa.binary())
+    keys = pa.array([b"\xff\x00a", b"a", b""])
+    for shown, key in zip(as_text(keys).to_pylist(), keys.to_pylist(), strict=True):
+        assert query.parse_key([shown], [field])[0].to_pylist() == [key]
+    for text in ("a", "YQ", "YQ= =", "ä", os.fsdecode(b"\xff\x00a")):
+        with pytest.raises(query.KeyTextError, match=r"key column id: .* in base64"):
+            query.parse_key([text], [field])
+
+
+def test_bytes_that_are_no_text_are_no_other_key() -> None:
     given = os.fsdecode(b"\xff\x00a")
-    (key,) = query.parse_key([given], [pa.binary()])
-    assert key.to_pylist() == [b"\xff\x00a"]
-    assert query.parse_key(["a"], [pa.binary()])[0].to_pylist() == [b"a"]
     for kind in (pa.string(), pa.int64()):
         with pytest.raises(query.KeyTextError, match=r"'\\udcff.*' is no value of type"):
-            query.parse_key([given], [kind])
+            query.parse_key([given], [pa.field("id", kind)])

@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 Of = Annotated[str, typer.Argument(metavar="PROCESSOR", help="The processor that has the state.")]
 Key = Annotated[
     list[str],
-    typer.Argument(metavar="KEY...", help="The key: one value for each of its columns, in order."),
+    typer.Argument(
+        metavar="KEY...",
+        help="The key: one value for each of its columns, in order, as scan shows it; bytes are in "
+        "base64.",
+    ),
 ]
 Limit = Annotated[
     int | None,

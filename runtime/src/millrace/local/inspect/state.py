@@ -98,10 +98,10 @@ def get_of(holder: Holder, processor: str, key: Sequence[str]) -> StateRows:
     def look(
         chain: Sequence[Segment], groups: int, keys: int, get: Load, lifetime: Lifetime
     ) -> pa.RecordBatch:
-        kinds = query.key_types(chain, keys, get)
-        if not kinds:
+        fields = query.key_fields(chain, keys, get)
+        if not fields:
             return pa.RecordBatch.from_arrays([], names=[])
-        wanted = query.parse_key(key, kinds)
+        wanted = query.parse_key(key, fields)
         mask = 1 << query.group_of(wanted, groups)
         return query.pick(query.read_state(chain, mask, keys, get, lifetime), wanted)
 

@@ -6,8 +6,8 @@ that was deleted has none. Nothing here needs the processor's code.
 
 from __future__ import annotations
 
+import base64
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -87,21 +87,24 @@ def declared_results(settings: AggregateSettings, rows: pa.RecordBatch) -> pa.Re
     return results(rows, [Aggregate(c.name, c.function.value, c.of) for c in settings.columns])
 
 
-def parse_key(texts: Sequence[str], kinds: Sequence[pa.DataType]) -> list[pa.Array]:
-    """A key given as texts, one for each column, as columns of one row.
+def parse_key(texts: Sequence[str], fields: Sequence[pa.Field]) -> list[pa.Array]:
+    """A key given as texts as they are shown, one for each column, as columns of one row.
 
     Raises ``KeyTextError`` where there are more or fewer texts, or one is no value of its type.
     """
-    if len(texts) != len(kinds):
-        raise KeyTextError(f"the key has {len(kinds)} columns, {len(texts)} values were given")
+    if len(texts) != len(fields):
+        raise KeyTextError(f"the key has {len(fields)} columns, {len(texts)} values were given")
     columns = []
-    for text, kind in zip(texts, kinds, strict=True):
+    for text, field in zip(texts, fields, strict=True):
+        binary = pa.types.is_binary(field.type)
         try:
-            # Bytes of a command's argument that are no text come as surrogates.
-            given = os.fsencode(text) if pa.types.is_binary(kind) else text
-            columns.append(pa.array([given]).cast(kind))
+            given = base64.b64decode(text, validate=True) if binary else text
+            columns.append(pa.array([given]).cast(field.type))
         except (ValueError, pa.ArrowNotImplementedError) as error:
-            raise KeyTextError(f"{text!r} is no value of type {kind}") from error
+            form = ", whose bytes are given in base64" if binary else ""
+            raise KeyTextError(
+                f"key column {field.name}: {text!r} is no value of type {field.type}{form}"
+            ) from error
     return columns
 
 
@@ -130,13 +133,13 @@ def _same(column: pa.Array, value: pa.Scalar) -> pa.Array:
     return pc.equal(column, value)
 
 
-def key_types(chain: Sequence[Segment], keys: int, load: Load) -> list[pa.DataType]:
-    """Types of the key's columns, from the newest object; of a chain without any: none."""
+def key_fields(chain: Sequence[Segment], keys: int, load: Load) -> list[pa.Field]:
+    """The key's columns and their types, from the newest object; of a chain without any: none."""
     if not chain:
         return []
     (data,) = load([Extent(chain[-1])])
     batch = blobs.read(data, digest=chain[-1].digest)
-    return [field.type for field in batch.schema][:keys]
+    return list(batch.schema)[:keys]
 
 
 @dataclass(frozen=True, slots=True)
