@@ -23,7 +23,7 @@ from millrace.chaos.plan import (
 )
 from millrace.chaos.report import Report
 from millrace.clock import SystemClock
-from millrace.local.inspect.reading import topology_of
+from millrace.local.inspect.reading import base_of, topology_of
 from millrace.local.workdir import WorkFolder
 
 PACE = Pace(work_s=60.0)
@@ -70,7 +70,7 @@ def carry_out(
             f"{work.identity.name} does not run: start it with millrace run, in another terminal, "
             "and let it have enough to do"
         )
-    folder = Path(work.identity.topology).parent
+    folder = base_of(work)
     topology = topology_of(work)
     sinks, unread = expected.judged_sinks(topology, folder, wanted.last)
     function = None if wanted.expect is None else expected.named_function(wanted.expect, folder)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from pydantic import ValidationError
 
 from millrace import checked
 from millrace.errors import StateServerError, WorkFolderError
 from millrace.homes.members import Patience, await_members
-from millrace.homes.settings import PASSWORD_VARIABLE
+from millrace.homes.settings import PASSWORD_VARIABLE, decode_settings
 from millrace.local import scratch
 from millrace.local.launch import members_of, state_servers
 from millrace.local.takeover import held_briefly
@@ -109,6 +110,20 @@ def topology_of(folder: WorkFolder) -> StreamTopology:
         raise WorkFolderError(
             f"{folder.topology}: cannot be read ({why}), so its state servers are not known; run "
             "the topology once with millrace run"
+        ) from error
+
+
+def base_of(folder: WorkFolder) -> Path:
+    """What relative paths of the topology as it ran last begin at: the folder of its file, or where
+    it was run from, where it came by a pipe. Raises ``WorkFolderError`` where that cannot be read.
+    """
+    try:
+        return Path(decode_settings(folder.driver.read_bytes(), folder.path).folder)
+    except FileNotFoundError:
+        return Path(folder.identity.topology).parent  # restored, and not run yet
+    except (OSError, checked.DamagedError) as error:
+        raise WorkFolderError(
+            f"{folder.driver}: cannot be read ({error}); run the topology once with millrace run"
         ) from error
 
 

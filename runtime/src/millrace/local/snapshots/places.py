@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from millrace import checked
 from millrace.errors import WorkFolderError
-from millrace.homes.settings import decode_settings
-from millrace.local.inspect.reading import topology_of
+from millrace.local.inspect.reading import base_of, topology_of
 from millrace.local.workdir import WorkFolder
 from millrace.snapshots.places import Place, open_place, snapshots_place
 from millrace.topology.load import LoadedTopology
@@ -22,14 +20,9 @@ def place_of_folder(folder: WorkFolder, to: str | None) -> Place:
     if to is not None:
         return open_place(to, Path.cwd())
     try:
-        base = Path(decode_settings(folder.driver.read_bytes(), folder.path).folder)
-    except FileNotFoundError:
-        base = Path(folder.identity.topology).parent  # restored, and not run yet
-    except (OSError, checked.DamagedError) as error:
-        raise WorkFolderError(
-            f"{folder.driver}: cannot be read ({error}); run the topology once with millrace run, "
-            "or name the place with --place"
-        ) from error
+        base = base_of(folder)
+    except WorkFolderError as error:
+        raise WorkFolderError(f"{error}, or name the place with --place") from error
     wanted = topology_of(folder).spec.snapshots.to
     return open_place(snapshots_place(wanted, folder.path, base), base)
 
