@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import os
+import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,12 @@ import pytest
 
 import millrace
 from millrace import durable
+from millrace.clock import SystemClock
 from millrace.local.files import write_json
+from millrace.local.workdir import open_folder
 from millrace.protocol.types import Phase, View
 from millrace.sinks.markers import Markers
+from millrace.snapshots.places import FolderPlace
 from millrace.state.viewfile import ViewFile
 
 SOURCES = Path(millrace.__file__).parent
@@ -48,6 +53,27 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return Disk(monkeypatch)
+
+
+def test_folders_are_on_disk_at_every_level(disk: Disk, tmp_path: Path) -> None:
+    deep = tmp_path / "a" / "b" / "c"
+    makers: list[Callable[[Path], object]] = [
+        durable.make_folders,
+        lambda path: FolderPlace(path.parent).write(path.name, "file", b"x"),
+        lambda path: open_folder(path, "named", Path("t.yaml"), SystemClock()),
+    ]
+    for make in makers:
+        disk.folders.clear()
+        make(deep)
+        for one in (deep, *deep.parents[:3]):
+            assert one.name in disk.folders.get(one.parent.stat().st_ino, set()), (make, one)
+        assert stat.S_IMODE(deep.stat().st_mode) == 0o700
+        shutil.rmtree(tmp_path / "a")
+
+
+def test_a_folder_that_is_there_costs_nothing(disk: Disk, tmp_path: Path) -> None:
+    durable.make_folders(tmp_path)
+    assert disk.folders == {}
 
 
 def _view(path: Path) -> None:

@@ -50,6 +50,33 @@ def create(path: Path, data: bytes) -> bool:
     return True
 
 
+def shorten(path: Path, size_bytes: int) -> None:
+    """Cut off the end of a file that nobody else writes; on disk on return."""
+    with open(path, "rb+") as file:
+        file.truncate(size_bytes)
+        os.fsync(file.fileno())
+
+
+def make_folders(path: Path, mode: int = 0o700) -> None:
+    """Make a folder, with ``mode``, and those above it that are missing; all their names are on
+    disk on return.
+
+    Also that of the one they are made in, which somebody else may be making now. Where nothing is
+    missing nothing is done: this is asked before each write.
+    """
+    missing = []
+    there = path
+    while not there.is_dir():
+        missing.append(there)
+        there = there.parent
+    for one in reversed(missing):
+        one.mkdir(mode if one == path else 0o777, exist_ok=True)
+    for one in (*missing, there) if missing else ():
+        # Who may write in a folder, yet not read it, cannot bring it to disk.
+        with suppress(PermissionError):
+            sync_folder(one.parent)
+
+
 def sync_folder(path: Path) -> None:
     """Bring a folder's entries (names that were created, renamed or removed) to disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

@@ -58,6 +58,34 @@ def test_a_truncated_file_loses_only_its_last_write(tmp_path: Path) -> None:
         client.close()
 
 
+@pytest.mark.parametrize(
+    ("unwritten", "nuls", "record"), [(0, 4096, b"two"), (5, 3 << 20, b"one"), (5, 5, b"one")]
+)
+def test_what_a_power_cut_left_as_nuls_is_cut_off(
+    tmp_path: Path, unwritten: int, nuls: int, record: bytes
+) -> None:
+    """They stand for what was not brought to disk, at the end or in the middle of a write."""
+    with started(tmp_path) as first:
+        client = StateClient(first.address, "t")
+        client.stamp(STAMP)
+        client.write_record(STAMP, Tag(1, 1, 1, 1), b"one")
+        client.write_record(STAMP, Tag(1, 1, 1, 2), b"two")
+        client.close()
+    [tail] = (tmp_path / "appendonlydir").glob("*.incr.aof")
+    with tail.open("rb+") as file:
+        written = tail.stat().st_size - unwritten
+        file.truncate(written)
+        file.truncate(written + nuls)
+    with started(tmp_path) as second:
+        client = StateClient(second.address, "t")
+        reply = client.peek()
+        assert isinstance(reply, Stamped)
+        assert reply.record == record
+        client.close()
+        assert f"incr.aof ended in {nuls:,} NUL bytes" in second.log_tail()
+    assert tail.read_bytes().endswith(b"\r\n")
+
+
 def test_only_its_owner_can_read_the_password(tmp_path: Path) -> None:
     with started(tmp_path / "deep" / "folder") as server:
         for name in ("password", "valkey.conf"):

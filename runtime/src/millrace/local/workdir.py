@@ -273,7 +273,7 @@ def _make_writable(path: Path) -> None:
     """Create the folder, for its user alone, and write to it once."""
     try:
         if not path.is_dir():
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            durable.make_folders(path)
             path.chmod(0o700)  # whatever the umask is
         _refuse_other_owner(path)
         probe = path / f".probe.{os.getpid()}"

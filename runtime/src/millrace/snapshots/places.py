@@ -143,11 +143,7 @@ class FolderPlace:
                 durable.sync_folder(self.root)
 
     def _make(self, folder: str) -> None:
-        target = self.root / folder
-        if not target.is_dir():
-            target.mkdir(mode=0o700, parents=True, exist_ok=True)
-            durable.sync_folder(self.root)
-            durable.sync_folder(self.root.parent)
+        durable.make_folders(self.root / folder)
 
 
 class StorePlace:

@@ -36,6 +36,7 @@ from millrace.errors import StateServerError, WorkFolderError
 from millrace.guard import die_with
 from millrace.modes import private_opener
 from millrace.redisserver import open_client
+from millrace.state.appendfile import cut_unwritten
 from millrace.state.client import StateAddress
 from millrace.state.leftovers import LOCK, end_orphans
 
@@ -300,7 +301,7 @@ def new_password() -> str:
 def _prepare(folder: Path, given: str | None) -> str:
     """Make the folder, cut the log, and see to the password: the given one, or the folder's."""
     try:
-        _make(folder)
+        durable.make_folders(folder)
         log = folder / "server.log"
         if log.exists() and log.stat().st_size > LOG_LIMIT_BYTES:
             log.replace(folder / "server.log.1")
@@ -327,12 +328,6 @@ def _unusable(folder: Path, error: OSError) -> WorkFolderError:
         f"state folder {folder} cannot be used ({error}); give the user who runs millrace "
         "the right to write there, or name another --workdir"
     )
-
-
-def _make(folder: Path) -> None:
-    if not folder.is_dir():
-        folder.mkdir(parents=True, mode=0o700)
-        durable.sync_folder(folder.parent)
 
 
 def _configuration(folder: Path, password: str, options: EmbeddedOptions) -> str:
@@ -383,6 +378,9 @@ def _launch(folder: Path, lock: IO[bytes], password: str, options: EmbeddedOptio
         configuration = _configuration(folder, password, options)
         durable.replace(folder / "valkey.conf", configuration.encode(), durable=False)
         with open(folder / "server.log", "ab", opener=private_opener) as log:
+            for said in cut_unwritten(folder):
+                log.write(f"# millrace: {said}\n".encode())
+                log.flush()
             # Before the child has the file: from then on its writing moves this position.
             log_from = log.seek(0, os.SEEK_END)
             process = subprocess.Popen(
