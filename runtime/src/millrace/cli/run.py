@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -189,7 +190,7 @@ def _run(
             folder, result = run_topology(loaded, options, display_, display_.tell, clock)
     except BaseException:
         with lines_may_be_lost(give_up_output):
-            sys.stdout.flush()
+            _flush()
         raise
     figures = folder.journal.status()
     totals = totals_in(path, folder.uid)
@@ -215,7 +216,7 @@ def _run(
             report.show(out)
         if as_json:
             print_plain(json.dumps(report.document()))
-        sys.stdout.flush()
+        _flush()
     for error in unshown:
         give_up_output(error)
         if as_json or not quiet:
@@ -229,3 +230,10 @@ def _run(
         print_warning(f"{folder.status} could not be written: look whether there are dead letters")
         return ExitCode.DEAD_LETTERS
     return ExitCode.DEAD_LETTERS if report.dead_letters and not result.code else result.code
+
+
+def _flush() -> None:
+    """Find out now whether standard output takes what it was given. That a reader has gone is found
+    out by the end of the process."""
+    with suppress(BrokenPipeError):
+        sys.stdout.flush()
