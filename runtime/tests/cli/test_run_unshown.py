@@ -17,7 +17,7 @@ from millrace.cli.progress import Lines, Panel
 from millrace.clock import SystemClock
 from millrace.errors import ExitCode
 from millrace.homes.documents import RunEvent
-from millrace.local.display import Display
+from millrace.local.logs import Display
 
 TEXT = """
 apiVersion: millrace.dev/v1alpha1
@@ -37,7 +37,7 @@ from millrace.clock import SystemClock
 from millrace.errors import StateServerError
 from millrace.homes.documents import RunEvent
 from millrace.local import launch
-from millrace.local.display import Display
+from millrace.local.logs import Display
 from millrace.local.supervisor import RunResult
 from millrace.local.workdir import open_folder
 

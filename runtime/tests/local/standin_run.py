@@ -18,8 +18,8 @@ from millrace.errors import ExitCode, MillraceError
 from millrace.homes.documents import RunEvent, Scale
 from millrace.local.ackers import AckerPlan
 from millrace.local.children import ProcessSpec
-from millrace.local.display import Display
 from millrace.local.files import Watched
+from millrace.local.logs import Display
 from millrace.local.scale import Scaling
 from millrace.local.servers import Embedded, RunPasswords
 from millrace.local.supervisor import RunPlan, RunResult, Supervisor

@@ -17,10 +17,10 @@ from millrace.homes.told import read_settings
 from millrace.homes.tuning import FIELDS, Tuning
 from millrace.local import launch, scale
 from millrace.local.ackers import AckerPlan
-from millrace.local.display import Display
 from millrace.local.edits import ask, await_taken, between, in_force
 from millrace.local.files import Watched, write_json
 from millrace.local.launch import LaunchOptions
+from millrace.local.logs import Display
 from millrace.local.scale import beginning
 from millrace.local.scale import read as read_scale
 from millrace.local.supervisor import RunPlan, Supervisor

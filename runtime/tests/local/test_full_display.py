@@ -11,7 +11,7 @@ from test_supervisor_ends import claimed
 
 from millrace.errors import ExitCode
 from millrace.homes.documents import RunEvent
-from millrace.local.display import Display
+from millrace.local.logs import Display
 
 
 @pytest.mark.parametrize(("full_for", "lost", "shown"), [(9, 3, []), (1, 1, ["row 2", "row 3"])])

@@ -17,7 +17,7 @@ from rich.text import Text
 from millrace.cli.output import counted, literal, moment
 from millrace.clock import Clock
 from millrace.homes.documents import RunEvent, RunningWindow, Status
-from millrace.local.display import lines_may_be_lost
+from millrace.local.logs import lines_may_be_lost
 from millrace.protocol.types import Totals
 from millrace.state.journalfiles import EventFollower, read_status
 

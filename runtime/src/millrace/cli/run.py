@@ -174,9 +174,9 @@ def _run(
     from millrace.cli.progress import shown
     from millrace.cli.report import Report, sink_places, totals_in
     from millrace.clock import SystemClock
-    from millrace.local.display import lines_may_be_lost
     from millrace.local.inspect.overview import bytes_per_root
     from millrace.local.launch import run_topology
+    from millrace.local.logs import lines_may_be_lost
     from millrace.local.workdir import default_path
 
     quiet, progress, as_json = display

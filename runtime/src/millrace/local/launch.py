@@ -26,10 +26,9 @@ from millrace.local import scratch
 from millrace.local.accepted import read_accepted, write_accepted
 from millrace.local.ackers import ACKER, AckerPlan
 from millrace.local.children import ProcessSpec
-from millrace.local.display import Display, Listener, lines_may_be_lost
 from millrace.local.edits import Editing, between, size_of
 from millrace.local.files import Watched, write_json
-from millrace.local.logs import RunLog
+from millrace.local.logs import Display, Listener, RunLog, lines_may_be_lost
 from millrace.local.scale import (
     Scaling,
     acker_bounds,

@@ -53,10 +53,9 @@ from millrace.homes.restarts import FINAL_CODES, GiveUp
 from millrace.local.ackers import ACKER_STOP_S, AckerKeeper, AckerPlan
 from millrace.local.children import ProcessSpec
 from millrace.local.crew import Crew, Death, Failure, await_any
-from millrace.local.display import Display
 from millrace.local.edits import Editing
 from millrace.local.files import write_json
-from millrace.local.logs import RunLog
+from millrace.local.logs import Display, RunLog
 from millrace.local.processes import ProcessId, kill_marked
 from millrace.local.scale import Scaling, news, server_names
 from millrace.local.servers import ServerKeeper, StateServer
