@@ -69,7 +69,7 @@ class Forks:
     def Popen(  # noqa: N802 as the kit calls it
         self, command: list[str], *, stdin: int, stdout: int, env: Mapping[str, str]
     ) -> Forked:
-        assert command == [sys.executable, "-m", "millrace.testing.worker"]
+        assert command == [sys.executable, "-P", "-m", "millrace.testing.worker"]
         seed = env["PYTHONHASHSEED"]
         if seed not in self._begun:
             self._begun[seed] = self._begin(env)
