@@ -84,7 +84,6 @@ UNDER_WAY = {
         wait 1
         tick
         -> SendRecord a1 1.2.1.1 sealed 3 published 3
-        -> SendStamp a1 e1x2
         unreachable a1
         """,
     "a record write": START

@@ -481,7 +481,6 @@ def test_one_that_was_left_out_is_asked_on_the_whole_way_to_an_open_view() -> No
         wait 1
         tick
         -> SendRecord a1 1.2.3.4 sealed 3 published 3, open 4: 0+4
-        -> SendStamp a1 e3x2
         -> SendStamp c1 e3x2
         """
     )

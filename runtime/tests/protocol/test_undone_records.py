@@ -140,7 +140,7 @@ def test_one_that_loses_its_stamp_while_the_record_is_written_back_is_stamped_ag
     script.tell("propose a1", "start", "view none", "cas done", "stamped a1 none")
     assert script.machine.membership.standing is Standing.WRITING
     begin = len(script.actions)
-    script.tell("refused a1 unstamped", "wait 1", "tick")
+    script.tell("refused a1 unstamped")
     asked = [one for one in script.actions[begin:] if isinstance(one, e.SendStamp)]
     assert [one.member.name for one in asked] == ["a"]
 

@@ -421,6 +421,9 @@ class Membership:
             return []
         if event.reason in (Reason.FENCED, Reason.STALE_EPOCH):
             return [e.ReadView(SINCE_FURTHER)]
+        if event.reason == Reason.UNSTAMPED and self.standing is Standing.WRITING:
+            # It has lost its stamp with its keys, and takes nothing until it has one again.
+            return self._ask([event.member])
         return self._lose(event.member)
 
     def unreachable(self, event: e.Unreachable) -> list[e.Action]:
@@ -583,8 +586,7 @@ class Membership:
             return [*self._copy(), *asked, *on_trial]
         if self.standing is Standing.WRITING:
             assert self._write is not None
-            # One that has lost its stamp with its keys refuses what is written until it is asked.
-            return [*self._write.send(), *self._ask(self.view.target), *on_trial]
+            return [*self._write.send(), *on_trial]
         return []
 
     def _ask(self, members: Iterable[Member]) -> list[e.Action]:
