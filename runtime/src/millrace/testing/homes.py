@@ -198,7 +198,7 @@ def events_are_followed_from_now_on(journals: Journals) -> None:
 
 def events_of_several_writers_stay_whole(journals: Journals) -> None:
     follower = journals().follow()
-    texts = [[f"{writer} {number} " + "x" * 300 for number in range(50)] for writer in range(4)]
+    texts = [[f"{writer} {number} " + "x" * 300 for number in range(10)] for writer in range(4)]
 
     def write(mine: list[str]) -> None:
         journal = journals()
