@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import math
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -58,3 +61,48 @@ def test_values_of_two_forms_stand_side_by_side() -> None:
     held = [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}, None]
     assert built(STRUCT, values) == (held, [2])
     assert built(STRUCT, values[:2]) == (held[:2], [])
+
+
+TIMESTAMP = pa.timestamp("us", "UTC")
+MOMENT = dt.datetime(2024, 1, 2, 3, 4, 5, 6, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (TIMESTAMP, 1767225600.25),
+        (TIMESTAMP, 1),
+        (TIMESTAMP, pd.Timestamp(2_000_000_000_000_000_001, unit="ns", tz="UTC")),
+        (TIMESTAMP, np.datetime64("2024-01-01T00:00:00.000000001")),
+        (pa.date32(), dt.datetime(2024, 1, 1, 12, 30)),
+        (pa.date32(), dt.datetime(2024, 1, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=-5)))),
+        (pa.date32(), 1),
+        (pa.date32(), 2.5),
+        (pa.date32(), pd.NaT),
+        (pa.list_(pa.date32()), [2.5]),
+        (pa.list_(TIMESTAMP), [1]),
+        (pa.float32(), 1e300),
+        (pa.list_(pa.float32()), [1.0, -1e39]),
+    ],
+)
+def test_a_value_that_would_quietly_become_another_one_fails_its_root(
+    kind: pa.DataType, value: Any
+) -> None:
+    assert built(kind, [None, value, None]) == ([None, None], [1])
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "stored"),
+    [
+        (TIMESTAMP, MOMENT, MOMENT),
+        (TIMESTAMP, MOMENT.replace(tzinfo=None), MOMENT),
+        (TIMESTAMP, pd.Timestamp(MOMENT), MOMENT),
+        (pa.date32(), dt.date(2024, 1, 2), dt.date(2024, 1, 2)),
+        (pa.date32(), dt.datetime(2024, 1, 2), dt.date(2024, 1, 2)),
+        (pa.date32(), pd.Timestamp("2024-01-02"), dt.date(2024, 1, 2)),
+        (pa.float32(), math.inf, math.inf),
+        (pa.float32(), 1e38, float(np.float32(1e38))),
+    ],
+)
+def test_a_value_in_another_form_is_taken(kind: pa.DataType, value: Any, stored: Any) -> None:
+    assert built(kind, [value]) == ([stored], [])

@@ -108,7 +108,15 @@ def quoted(name: str) -> str:
 def numbered(data: pa.RecordBatch) -> pa.RecordBatch:
     """A batch with the number of each row behind its columns."""
     rows = pa.array(np.arange(data.num_rows, dtype=np.int64))
-    return pa.RecordBatch.from_arrays([*data.columns, rows], names=[*data.schema.names, ROW])
+    columns = map(_from_its_beginning, data.columns)
+    return pa.RecordBatch.from_arrays([*columns, rows], names=[*data.schema.names, ROW])
+
+
+def _from_its_beginning(column: pa.Array) -> pa.Array:
+    """DuckDB refuses structs within structs that are part of a larger array."""
+    kind = column.type
+    deep = pa.types.is_struct(kind) and any(pa.types.is_nested(field.type) for field in kind)
+    return pa.concat_arrays([column]) if deep else column
 
 
 def evaluate(query: str, data: pa.RecordBatch) -> pa.Table:

@@ -110,10 +110,12 @@ def check(data: pa.RecordBatch, what: str = "column") -> None:
 def own(data: pa.RecordBatch) -> pa.RecordBatch:
     """The same rows in memory that nobody else has: Arrow wraps arrays of numpy as they are, and
     user code may fill an array anew in its next call. Raises as ``check``."""
-    check(data)
-    # Whether a buffer is numpy's or was allocated by Arrow cannot be seen, so all are copied.
+    # Whether a buffer is numpy's or was allocated by Arrow cannot be seen, so all are copied. Of a
+    # slice of lists only then are other rows' values not looked at.
     arrays = [pa.concat_arrays([column]) for column in data.columns]
-    return pa.RecordBatch.from_arrays(arrays, schema=data.schema)
+    copied = pa.RecordBatch.from_arrays(arrays, schema=data.schema)
+    check(copied)
+    return copied
 
 
 def _columns_of(data: Any, processor: str) -> dict[str, Any]:
@@ -144,7 +146,19 @@ def _conform_array(values: Any, field: pa.Field, processor: str) -> pa.Array:
             f"processor {processor!r}, column {field.name!r}: expected "
             f"{type_name(field.type)}, got {type_name(values.type)}"
         )
-    return pc.cast(values, field.type, safe=True)
+    if pa.types.is_nested(values.type):
+        # A cast of a slice of lists looks at the values of the other rows too.
+        values = pa.concat_arrays([values])
+    found = pc.cast(values, field.type, safe=True)
+    if pa.types.is_float32(field.type) and pa.types.is_floating(values.type):
+        _check_finite(values, found)
+    return found
+
+
+def _check_finite(given: pa.Array, stored: pa.Array) -> None:
+    """Raises ``pa.ArrowInvalid`` where a number has become infinite: a safe cast lets it."""
+    if pc.any(pc.and_(pc.is_inf(stored), pc.is_finite(given))).as_py():
+        raise pa.ArrowInvalid("a number is too large for a float")
 
 
 def _fits(got: pa.DataType, wanted: pa.DataType) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from operator import itemgetter
@@ -18,6 +20,8 @@ from millrace.sources.arrow_types import type_name
 _MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 _INTEGERS = (int, np.integer, type(None))
+
+_MOST = float(np.finfo(np.float32).max)
 
 
 class RowBuffer:
@@ -153,7 +157,8 @@ class RowBuffer:
         return bad
 
     def _find_cut(self, columns: list[Any], arrays: list[pa.Array]) -> dict[int, OutputError]:
-        """Parents of rows of which Arrow has cut a number to an integer without a word."""
+        """Parents of rows of which Arrow has stored another value without a word: a number cut to
+        an integer, or infinite; a moment that was a number, or finer; a day that was a moment."""
         bad: dict[int, OutputError] = {}
         for column, field, array in zip(columns, self._schema, arrays, strict=True):
             if not _is_exact(column, field.type):
@@ -207,10 +212,16 @@ def _one_by_one(values: Sequence[Any], kind: pa.DataType) -> pa.Array | pa.Chunk
 
 
 def _is_exact(values: Collection[Any], kind: pa.DataType) -> bool:
-    """Whether integers are all that is stored as integers, as far as is seen at once."""
+    """Whether Arrow surely stores these values as they are, as far as is seen at once."""
     if pa.types.is_integer(kind):
         return all(issubclass(one, _INTEGERS) for one in set(map(type, values)))
-    if not kind.num_fields or not _holds_integers(kind):
+    if pa.types.is_timestamp(kind):
+        return set(map(type, values)) <= {dt.datetime, type(None)}
+    if pa.types.is_date(kind):
+        return set(map(type, values)) <= {dt.date, type(None)}
+    if pa.types.is_float32(kind):
+        return not any(value is not None and abs(value) > _MOST for value in values)
+    if not kind.num_fields or not _may_be_cut(kind):
         return True
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         lists = (value for value in values if value is not None)
@@ -224,16 +235,44 @@ def _is_exact(values: Collection[Any], kind: pa.DataType) -> bool:
     return False
 
 
-def _holds_integers(kind: pa.DataType) -> bool:
+def _may_be_cut(kind: pa.DataType) -> bool:
     inner = (kind.field(n).type for n in range(kind.num_fields))
-    return pa.types.is_integer(kind) or any(map(_holds_integers, inner))
+    return _is_loose(kind) or any(map(_may_be_cut, inner))
+
+
+def _is_loose(kind: pa.DataType) -> bool:
+    """Whether Arrow makes values of such a type of others that are not equal to them."""
+    tests = (pa.types.is_integer, pa.types.is_timestamp, pa.types.is_date, pa.types.is_float32)
+    return any(test(kind) for test in tests)
+
+
+def _is_moment(value: Any, stored: dt.datetime) -> bool:
+    """Whether a moment is that which is stored; one without a zone is in UTC."""
+    if isinstance(value, dt.datetime):
+        moment = value if value.tzinfo is not None else value.replace(tzinfo=dt.UTC)
+        return bool(moment == stored)
+    return isinstance(value, dt.date)
+
+
+def _is_day(value: Any, stored: dt.date) -> bool:
+    """Whether a day, or the moment at which it begins in UTC, is that which is stored."""
+    if isinstance(value, dt.datetime):
+        moment = value if value.tzinfo is not None else value.replace(tzinfo=dt.UTC)
+        return bool(moment == dt.datetime(stored.year, stored.month, stored.day, tzinfo=dt.UTC))
+    return isinstance(value, dt.date)
 
 
 def _is_cut(value: Any, stored: pa.Scalar) -> bool:
-    """Whether a number, be it deep in a value, is another one where an integer is stored."""
+    """Whether a value, or one deep in it, is stored as another one."""
     kind = stored.type
-    if not stored.is_valid or not _holds_integers(kind):
+    if not stored.is_valid or not _may_be_cut(kind):
         return False
+    if pa.types.is_float32(kind):
+        return math.isinf(stored.as_py()) and not math.isinf(value)
+    if pa.types.is_timestamp(kind):
+        return not _is_moment(value, stored.as_py())
+    if pa.types.is_date(kind):
+        return not _is_day(value, stored.as_py())
     if pa.types.is_integer(kind):
         return bool(stored.as_py() != value)
     if pa.types.is_struct(kind):
