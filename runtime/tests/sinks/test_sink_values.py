@@ -104,9 +104,9 @@ def test_values_inside_of_others_are_written_as_those_of_columns_are() -> None:
     for kind, value, text in (
         (inner, row, wanted),
         (pa.list_(inner), [row, None], f"[{wanted},null]"),
-        (pa.map_(pa.int64(), inner), [(7, row), (8, None)], f'{{"7":{wanted},"8":null}}'),
-        (pa.map_(pa.string(), pa.binary()), [('"', b"\x00")], '{"\\"":"AA=="}'),
-        (pa.struct([("m", pa.map_(pa.string(), inner))]), {"m": []}, '{"m":{}}'),
+        (pa.map_(pa.int64(), inner), [(7, row), (8, None)], f"[[7,{wanted}],[8,null]]"),
+        (pa.map_(pa.string(), pa.binary()), [('"', b"\x00")], '[["\\"","AA=="]]'),
+        (pa.struct([("m", pa.map_(pa.string(), inner))]), {"m": []}, '{"m":[]}'),
         (pa.struct([]), {}, "{}"),
     ):
         column = pa.array([value, None, value, value], kind).slice(1)

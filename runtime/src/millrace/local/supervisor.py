@@ -360,8 +360,12 @@ class Supervisor:
         self._sweep()
 
     def _is_fenced(self, pid: int) -> bool:
-        """Whether a newer run is there, or the driver itself says that it met one."""
-        return self._lease.newer() is not None or self._says(pid, StopKind.FENCED)
+        """Whether a newer run is there, or the driver itself says that it met one, or another one
+        that lives tells the figures by now."""
+        if self._lease.newer() is not None or self._says(pid, StopKind.FENCED):
+            return True
+        tells = self._figures().pid
+        return tells not in (0, pid) and ProcessId.of(tells) is not None
 
     def _says(self, pid: int, kind: StopKind) -> bool:
         """Whether a driver itself says that it ends so: any code can end with any number, and what

@@ -150,13 +150,13 @@ def _float_text(column: pa.Array) -> pa.Array:
 
 def _list_text(column: pa.Array) -> pa.Array:
     # Not flatten(), which leaves out what lies behind null lists while the offsets count it.
-    return _joined(column, json_values(_within(column, column.values)), "[]")
+    return _joined(column, json_values(_within(column, column.values)))
 
 
 def _map_text(column: pa.Array) -> pa.Array:
-    keys = _quoted(escaped(as_text(plain(_within(column, column.keys)))))
-    items = json_values(_within(column, column.items))
-    return _joined(column, pc.binary_join_element_wise(keys, items, ":"), "{}")
+    keys, items = (json_values(_within(column, part)) for part in (column.keys, column.items))
+    pairs = pc.binary_join_element_wise(keys, items, ",")
+    return _joined(column, pc.binary_join_element_wise("[", pairs, "]", ""))
 
 
 def _struct_text(column: pa.Array) -> pa.Array:
@@ -175,11 +175,11 @@ def _within(column: pa.Array, values: pa.Array) -> pa.Array:
     return values.slice(first, end - first)
 
 
-def _joined(column: pa.Array, parts: pa.Array, ends: str) -> pa.Array:
-    """The parts of each row between its ``ends``, with commas."""
+def _joined(column: pa.Array, parts: pa.Array) -> pa.Array:
+    """The parts of each row as a JSON array."""
     offsets = pc.subtract(column.offsets, column.offsets[0]).cast(pa.int32())
     joined = pc.binary_join(pa.ListArray.from_arrays(offsets, parts), ",")
-    text = pc.binary_join_element_wise(ends[0], joined, ends[1], "")
+    text = pc.binary_join_element_wise("[", joined, "]", "")
     return pc.if_else(column.is_valid(), text, pa.scalar(None, pa.string()))
 
 
