@@ -365,7 +365,7 @@ class Supervisor:
         if self._lease.newer() is not None or self._says(pid, StopKind.FENCED):
             return True
         tells = self._figures().pid
-        return tells not in (0, pid) and ProcessId.of(tells) is not None
+        return tells is not None and tells not in (0, pid) and ProcessId.of(tells) is not None
 
     def _says(self, pid: int, kind: StopKind) -> bool:
         """Whether a driver itself says that it ends so: any code can end with any number, and what
