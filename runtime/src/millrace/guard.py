@@ -85,12 +85,18 @@ def descendants(root: int) -> list[tuple[int, int]]:
     return found
 
 
+def stat_fields(pid: int) -> list[bytes]:
+    """What the kernel says of a process, from its state on (field 3 of proc(5)). Raises
+    ``OSError`` where it is gone."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        # The command's name may hold spaces and brackets; the last bracket ends it.
+        return file.read().rpartition(b")")[2].split()
+
+
 def _stat(pid: int) -> tuple[int, int] | None:
     """(parent, start time) of a live process."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # The command's name may hold spaces and brackets; the last bracket ends it.
-            fields = file.read().rpartition(b")")[2].split()
+        fields = stat_fields(pid)
     except OSError:
         return None
     return None if fields[0] in (b"Z", b"X") else (int(fields[1]), int(fields[19]))

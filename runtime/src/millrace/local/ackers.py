@@ -21,9 +21,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from millrace.clock import Clock
+from millrace.guard import stat_fields
 from millrace.homes.restarts import FINAL_CODES
 from millrace.local.children import ProcessSpec
 from millrace.local.crew import Crew, Death
@@ -176,9 +176,7 @@ def _ackers(count: int) -> str:
 def cpu_s(pid: int) -> float:
     """Seconds of CPU that a process has used, 0 for one that is gone."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        fields = stat_fields(pid)
     except OSError:
         return 0.0
-    # The command's name may hold spaces and brackets; the last bracket ends it.
-    fields = stat.rpartition(b")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_S

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from millrace.guard import descendants
+from millrace.guard import descendants, stat_fields
 from millrace.local.workdir import MARK
 
 
@@ -28,11 +28,9 @@ class ProcessId:
     def of(cls, pid: int) -> ProcessId | None:
         """The process that has ``pid`` now; None if there is none or it is a zombie."""
         try:
-            stat = Path(f"/proc/{pid}/stat").read_bytes()
+            fields = stat_fields(pid)
         except OSError:
             return None
-        # The command's name may hold spaces and brackets; the last bracket ends it.
-        fields = stat.rpartition(b")")[2].split()
         return None if fields[0] in (b"Z", b"X") else cls(pid, int(fields[19]))
 
     @classmethod
@@ -76,7 +74,7 @@ def _ancestors() -> set[int]:
     while pid > 0:
         pids.add(pid)
         try:
-            fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+            fields = stat_fields(pid)
         except OSError:
             break
         pid = int(fields[1])

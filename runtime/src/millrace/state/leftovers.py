@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from millrace.guard import stat_fields
+
 LOCK = "lock"
 """Name of the file in a server's folder that is locked while the server lives."""
 
@@ -62,18 +64,13 @@ def _is_orphan(pid: int, folder: Path) -> bool:
 
 def _session_is_left(pid: int) -> bool:
     """Whether the process that began its session is gone. No other gets a session's number."""
-    leader = int(_stat(pid)[3])
+    leader = int(stat_fields(pid)[3])
     if leader in (0, pid):  # 0: it was begun outside of this container
         return False
     try:
-        return _stat(leader)[0] in (b"Z", b"X")
+        return stat_fields(leader)[0] in (b"Z", b"X")
     except (FileNotFoundError, ProcessLookupError):
         return True
-
-
-def _stat(pid: int) -> list[bytes]:
-    # The command's name may hold spaces and brackets; the last bracket ends it.
-    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
 
 
 def _holds(pid: int, lock: Path) -> bool:

@@ -246,19 +246,23 @@ def _is_loose(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
+def _with_zone(moment: dt.datetime) -> dt.datetime:
+    """One without a zone is in UTC."""
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)
+
+
 def _is_moment(value: Any, stored: dt.datetime) -> bool:
-    """Whether a moment is that which is stored; one without a zone is in UTC."""
+    """Whether a moment is that which is stored."""
     if isinstance(value, dt.datetime):
-        moment = value if value.tzinfo is not None else value.replace(tzinfo=dt.UTC)
-        return bool(moment == stored)
+        return bool(_with_zone(value) == stored)
     return isinstance(value, dt.date)
 
 
 def _is_day(value: Any, stored: dt.date) -> bool:
     """Whether a day, or the moment at which it begins in UTC, is that which is stored."""
     if isinstance(value, dt.datetime):
-        moment = value if value.tzinfo is not None else value.replace(tzinfo=dt.UTC)
-        return bool(moment == dt.datetime(stored.year, stored.month, stored.day, tzinfo=dt.UTC))
+        begin = dt.datetime(stored.year, stored.month, stored.day, tzinfo=dt.UTC)
+        return bool(_with_zone(value) == begin)
     return isinstance(value, dt.date)
 
 
