@@ -71,6 +71,13 @@ def test_folders_are_on_disk_at_every_level(disk: Disk, tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "a")
 
 
+def test_a_sinks_folder_is_on_disk_at_every_level(disk: Disk, tmp_path: Path) -> None:
+    markers = Markers("out", tmp_path / "a" / "b")
+    assert markers.claim("uid")
+    for one in (markers.windows, *markers.windows.parents[:4]):
+        assert one.name in disk.folders.get(one.parent.stat().st_ino, set()), one
+
+
 def test_a_folder_that_is_there_costs_nothing(disk: Disk, tmp_path: Path) -> None:
     durable.make_folders(tmp_path)
     assert disk.folders == {}

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from millrace import checked
-from millrace.durable import create, sync_folder
+from millrace.durable import create, make_folders, sync_folder
 from millrace.errors import FencedError, NewerFormatError, SinkError
 
 MARKER_FORMAT = 2
@@ -77,7 +77,7 @@ class Markers:
     def claim(self, uid: str) -> bool:
         """Mark the folder as ``uid``'s; ``False`` where another was quicker."""
         for folder in (self.staged, self.windows, self.executions):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folders(folder, 0o777)
         document = {"format": MARKER_FORMAT, "uid": uid, "sink": self.sink}
         made = create(self.home / "owner.json", _encode(document))
         for folder in (self.home, self.root, self.root.parent):
