@@ -480,6 +480,7 @@ def assert_stalls(world: World, text: str) -> None:
     assert world.condition("Stalled") == ("True", "ReconcileFailed")
     assert world.condition("Reconciling") == ("False", "Settled")
     assert status["phase"] == "Stalled"
+    assert status["observedGeneration"] == world.resource["metadata"]["generation"]
     told = [c["message"] for c in status["conditions"] if c["type"] in ("Ready", "Stalled")]
     assert all(text in one for one in (*told, status["message"]))
 

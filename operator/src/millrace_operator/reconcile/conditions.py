@@ -115,7 +115,10 @@ def paused_status(observed: Observed, now: datetime) -> TopologyStatus:
 def failed_status(
     status: TopologyStatus, failure: str, resource: Resource, now: datetime
 ) -> TopologyStatus:
-    """A status of a topology whose turns do not come to their end, and why; the rest stays."""
+    """A status of a topology whose turns do not come to their end, and why; the rest stays.
+
+    Its generation counts as observed: what waits for that would take the failure for progress.
+    """
     facts = [
         Fact(ConditionType.READY, False, RECONCILE_FAILED, failure),
         Fact(ConditionType.STALLED, True, RECONCILE_FAILED, failure, True),
@@ -124,7 +127,12 @@ def failed_status(
     known = resource.status.conditions
     made = {one.type: one for one in conditions_of(facts, known, resource.generation, now)}
     kept = [made.pop(one.type, one) for one in status.conditions]
-    update = {"phase": Phase.STALLED, "message": failure, "conditions": (*kept, *made.values())}
+    update = {
+        "observed_generation": resource.generation,
+        "phase": Phase.STALLED,
+        "message": failure,
+        "conditions": (*kept, *made.values()),
+    }
     return status.model_copy(update=update)
 
 
