@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from millrace.crash import PREPARING_POINTS
-from millrace.engine.jobs.sizes import MOST_ROOTS
+from millrace.engine.jobs.sizes import FEW_ROOTS
 from millrace_e2e import checker, feed, harness, ledger
 from millrace_e2e.checker import Promise
 from millrace_e2e.harness import Place, running
 from millrace_e2e.topologies import remembered
 
-WINDOW = MOST_ROOTS + 904
+WINDOW = FEW_ROOTS + 904
 WINDOWS = 4
 SEED = 11
 GOOD = (feed.OK, feed.FLAKY)

@@ -19,7 +19,7 @@ from millrace.engine.driver.home.executorload import (
     executors_for,
 )
 from millrace.engine.driver.process import DriverProcess
-from millrace.engine.jobs.sizes import MOST_ROOTS, WindowSizes
+from millrace.engine.jobs.sizes import FEW_ROOTS, WindowSizes
 
 ROOT = Path(__file__).parents[3]
 BOUNDS = ExecutorBounds(1, 8)
@@ -56,7 +56,7 @@ def test_no_more_come_than_there_are_tasks_for() -> None:
     assert Watched(2, ExecutorBounds(2, 8)).goes_on(5.0, 1.0, 10 * GROW_AFTER_S, useful=1) == []
 
 
-@pytest.mark.parametrize("records", [MOST_ROOTS, MOST_ROOTS + 1])
+@pytest.mark.parametrize("records", [FEW_ROOTS, FEW_ROOTS + 1])
 def test_a_driver_asks_how_many_tasks_a_full_window_has(records: int) -> None:
     looked: list[tuple[float, bool, int]] = []
     settings = SimpleNamespace(max_records=records)
@@ -69,7 +69,7 @@ def test_a_driver_asks_how_many_tasks_a_full_window_has(records: int) -> None:
         _tuner=SimpleNamespace(newest=SimpleNamespace(parallelism=8)),
     )
     DriverProcess._scale(driver)  # type: ignore[arg-type]
-    assert looked == [(10.0, False, 1 if records == MOST_ROOTS else 8)]
+    assert looked == [(10.0, False, 1 if records == FEW_ROOTS else 8)]
 
 
 def test_a_driver_that_has_run_nothing_asks_for_nobody() -> None:

@@ -18,7 +18,7 @@ from engine_support import STAMP, SparkWindows, compiled, write_lines
 from millrace.engine.jobs import runner
 from millrace.engine.jobs.runner import AttemptDied
 from millrace.engine.jobs.session import SessionSettings, build_session
-from millrace.engine.jobs.sizes import MOST_ROOTS
+from millrace.engine.jobs.sizes import FEW_ROOTS
 from millrace.engine.program.schema import OutputError
 from millrace.engine.program.sql import SqlAnalyser
 from millrace.errors import TopologyError
@@ -233,7 +233,7 @@ def test_small_and_large_windows_go_on_with_the_same_state(windows, tmp_path):
 
 def test_few_records_are_several_tasks_once_user_code_is_known_to_take_long(windows, tmp_path):
     """Until the program is another one."""
-    run = windows(one_step("wordsteps:pause"), MOST_ROOTS)
+    run = windows(one_step("wordsteps:pause"), FEW_ROOTS)
     (tmp_path / "texts").mkdir()
     shapes = []
     for number in range(6):
@@ -249,7 +249,7 @@ def test_a_first_pass_that_ran_before_is_gone_on_with_whatever_was_learned_since
     windows, tmp_path, monkeypatch
 ):
     write_lines(tmp_path, LINES)
-    run = windows(COUNT, MOST_ROOTS)
+    run = windows(COUNT, FEW_ROOTS)
     one_task = iter([False, True])
     monkeypatch.setattr(run.runner._sizes, "one_task", lambda *_: next(one_task, True))
 

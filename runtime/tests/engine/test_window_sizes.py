@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from millrace.engine.driver.process import settings_of
-from millrace.engine.jobs.sizes import GAIN_S, MOST_ROOTS, WindowSizes
+from millrace.engine.jobs.sizes import FEW_ROOTS, GAIN_S, MOST_ROOTS, SOON_S, WindowSizes
 from millrace.protocol.types import Intent, Replay, RootRange, TaskId, TaskReport
 from millrace.topology.load import load
 
 ROOT = Path(__file__).parents[3]
+SOON_ROOTS = round(SOON_S / 1e-6)
+"""So many are soon done where each takes a microsecond."""
 
 
 def ran(sizes: WindowSizes, roots: int, *passes: tuple[float, ...]) -> None:
@@ -43,7 +45,7 @@ def largest(sizes: WindowSizes) -> int:
 def test_until_three_windows_have_run_their_number_decides() -> None:
     sizes = WindowSizes()
     for _ in range(3):
-        assert largest(sizes) == MOST_ROOTS
+        assert largest(sizes) == FEW_ROOTS
         alone(sizes, 5.0)
     assert largest(sizes) == 20
 
@@ -51,15 +53,15 @@ def test_until_three_windows_have_run_their_number_decides() -> None:
 def test_what_takes_little_is_one_task_up_to_a_number() -> None:
     sizes = WindowSizes()
     alone(sizes, 0.02, 0.02, 0.02)
-    assert largest(sizes) == MOST_ROOTS
-    assert sizes.most_tasks(MOST_ROOTS, 8) == 1
-    assert sizes.most_tasks(MOST_ROOTS + 1, 8) == 8
+    assert largest(sizes) == FEW_ROOTS
+    assert sizes.most_tasks(FEW_ROOTS, 8) == 1
+    assert sizes.most_tasks(FEW_ROOTS + 1, 8) == 8
 
 
 @pytest.mark.parametrize("odd_s", [0.0, 9.0])
 def test_one_window_of_three_says_nothing(odd_s: float) -> None:
     """It may have loaded what user code needs, or have had nothing to do."""
-    for other_s, most in ((0.02, MOST_ROOTS), (5.0, 20)):
+    for other_s, most in ((0.02, FEW_ROOTS), (5.0, 20)):
         sizes = WindowSizes()
         for _ in range(3):
             alone(sizes, odd_s, other_s, other_s)
@@ -77,9 +79,9 @@ def test_several_tasks_that_are_sooner_done_stay_several() -> None:
 def test_where_no_two_tasks_run_at_a_time_several_are_never_sooner_done() -> None:
     sizes = WindowSizes()
     alone(sizes, 5.0, 5.0, 5.0)
-    assert not sizes.one_task(MOST_ROOTS, 2)
-    assert sizes.one_task(MOST_ROOTS, 1)
-    assert not sizes.one_task(MOST_ROOTS + 1, 1)
+    assert not sizes.one_task(FEW_ROOTS, 2)
+    assert sizes.one_task(FEW_ROOTS, 1)
+    assert not sizes.one_task(FEW_ROOTS + 1, 1)
 
 
 def test_what_takes_as_long_in_each_of_several_tasks_is_one_again() -> None:
@@ -106,7 +108,7 @@ def test_of_a_few_roots_that_are_soon_done_nothing_is_learned() -> None:
     sizes = WindowSizes()
     alone(sizes, *[GAIN_S] * 5, roots=10)
     alone(sizes, *[0.5] * 5, roots=0)
-    assert largest(sizes) == MOST_ROOTS
+    assert largest(sizes) == FEW_ROOTS
     alone(sizes, *[2 * GAIN_S] * 3, roots=10)
     assert largest(sizes) == 5
     for _ in range(2):
@@ -119,7 +121,7 @@ def test_one_root_is_one_task_and_replays_tell_nothing_of_others() -> None:
     replays = Intent(1, (), (Replay("lines", 1, 0, 1, 0.0),))
     for _ in range(3):
         sizes.ran(replays, (1,), [TaskReport(TaskId(0, 0, 0), worked_s=9.0)])
-    assert largest(sizes) == MOST_ROOTS
+    assert largest(sizes) == FEW_ROOTS
     alone(sizes, 9.0, 9.0, 9.0, roots=1)
     assert largest(sizes) == 1
 
@@ -128,7 +130,56 @@ def test_of_another_program_nothing_is_known() -> None:
     sizes = WindowSizes()
     alone(sizes, 3.0, 3.0, 3.0)
     sizes.forget()
+    assert largest(sizes) == FEW_ROOTS
+
+
+def large(sizes: WindowSizes, *each_s: float, roots: int = 10_000, tasks: int = 2) -> None:
+    """Windows of more than a few roots, of which each took so long, in all tasks of two passes."""
+    intent = Intent(1, (RootRange("lines", 1, 0, roots),))
+    for one_s in each_s:
+        share_s = one_s * roots / (2 * tasks)
+        reports = [
+            TaskReport(TaskId(number, n, n), took_s=share_s)
+            for number in range(2)
+            for n in range(tasks)
+        ]
+        sizes.ran(intent, [tasks, tasks], reports)
+
+
+def test_a_larger_window_is_one_task_once_three_have_shown_that_it_is_soon_done() -> None:
+    sizes = WindowSizes()
+    alone(sizes, 0.0, 0.0, 0.0)
+    for _ in range(3):
+        assert largest(sizes) == FEW_ROOTS
+        large(sizes, 1e-6)
+    assert largest(sizes) == SOON_ROOTS
+    sizes.forget()
+    assert largest(sizes) == FEW_ROOTS
+
+
+def test_larger_windows_of_one_task_stay_so_until_they_take_twice_as_long() -> None:
+    """Or the state that one task or several keep would be fetched again and again."""
+    sizes = WindowSizes()
+    large(sizes, 1e-6, 1e-6, 1e-6)
+    large(sizes, 1e-6, roots=SOON_ROOTS, tasks=1)
+    assert largest(sizes) == pytest.approx(2 * SOON_ROOTS, abs=1)
+    large(sizes, 9e-6, roots=10_000)
+    assert largest(sizes) == pytest.approx(SOON_ROOTS, abs=1)
+    large(sizes, 9e-6, roots=10_000)
+    assert largest(sizes) == pytest.approx(SOON_ROOTS / 9, abs=1)
+
+
+def test_however_soon_they_are_done_windows_above_a_number_are_several() -> None:
+    sizes = WindowSizes()
+    large(sizes, 0.0, 0.0, 0.0)
     assert largest(sizes) == MOST_ROOTS
+
+
+def test_a_larger_window_whose_user_code_takes_long_is_several() -> None:
+    sizes = WindowSizes()
+    large(sizes, 1e-6, 1e-6, 1e-6)
+    alone(sizes, 0.02, 0.02, 0.02)
+    assert largest(sizes) == pytest.approx(GAIN_S / 20e-6, abs=1)
 
 
 @pytest.mark.parametrize("most", [0, 50])
@@ -141,17 +192,20 @@ def test_never_above_the_number_that_was_asked_for(most: int) -> None:
 
 def test_the_text_says_what_a_small_window_is() -> None:
     text = " ".join((ROOT / "docs" / "guarantees.md").read_text().split())
-    assert f"More than {MOST_ROOTS:,} roots are one Spark job" in text
-    assert f"Up to {MOST_ROOTS:,} are one task, unless several would be done" in text
+    assert f"More than {FEW_ROOTS:,} roots are one Spark job" in text
+    assert f"Up to {FEW_ROOTS:,} are one task, unless several would be done" in text
     assert "a tenth of a second sooner" in text
+    assert f"until one task would do all of them in {SOON_S * 1000:.0f} ms" in text
+    assert f"it would take no more than {2 * SOON_S * 1000:.0f} ms" in text
+    assert f"More than {MOST_ROOTS:,} are always several" in text
     assert GAIN_S == 0.1
     scaling = " ".join((ROOT / "docs" / "operations.md").read_text().split())
-    assert f"one task](guarantees.md#a-window): one of up to {MOST_ROOTS:,} records" in scaling
+    assert f"one task](guarantees.md#a-window): one of up to {FEW_ROOTS:,} records" in scaling
 
 
 def test_the_text_names_the_least_window_that_begins_before() -> None:
     text = " ".join((ROOT / "docs" / "guarantees.md").read_text().split())
     loaded = load(ROOT / "examples" / "wordcount" / "topology.yaml", ())
     least = settings_of(loaded.topology, "uid").prepares_from
-    assert least == MOST_ROOTS + 1
+    assert least == FEW_ROOTS + 1
     assert f"there are more than {least - 1:,} records" in text

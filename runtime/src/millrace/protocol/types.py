@@ -426,7 +426,8 @@ class TaskReport:
     runs that a source task read, ``holes`` those among them that carry no record;
     ``partitions`` the slices of the ack log it wrote to;
     ``combined_failures`` the key groups, by processor, that failed after a combine. ``worked_s``
-    is for how many seconds user code, or what parses JSON or computes SQL in its place, had tuples.
+    is for how many seconds user code, or what parses JSON or computes SQL in its place, had tuples,
+    ``took_s`` for how many the task ran, until it had only to tell the ackers.
     """
 
     task: TaskId
@@ -439,6 +440,7 @@ class TaskReport:
     failed: tuple[FailedRoot, ...] = ()
     combined_failures: tuple[tuple[str, int, str], ...] = ()
     worked_s: float = 0.0
+    took_s: float = 0.0
 
 
 UNSAID_SLICES = 16

@@ -41,7 +41,7 @@ from millrace.engine.driver.verdicts import Verdicts
 from millrace.engine.jobs.executors import have_executors
 from millrace.engine.jobs.refusals import Refusals
 from millrace.engine.jobs.runner import AttemptRunner
-from millrace.engine.jobs.sizes import MOST_ROOTS
+from millrace.engine.jobs.sizes import FEW_ROOTS
 from millrace.engine.jobs.start import StartedSpark, start_spark
 from millrace.engine.jobs.starttimes import StartTimes
 from millrace.engine.program.cutting import IN_TURN
@@ -122,7 +122,7 @@ def settings_of(topology: StreamTopology, uid: str) -> Settings:
 def _prepares_from(guarantee: Guarantee) -> int | None:
     """Smaller windows are mostly one task, of which nothing is prepared. A record that is to be
     processed at most once is counted as read before anybody looks at it."""
-    return None if guarantee is Guarantee.AT_MOST_ONCE else MOST_ROOTS + 1
+    return None if guarantee is Guarantee.AT_MOST_ONCE else FEW_ROOTS + 1
 
 
 class DriverProcess:

@@ -1,7 +1,8 @@
 """Whether a window is one task or several.
 
 One task costs no Spark job and exchanges nothing, which is most of what a small window would cost.
-Several have more cores, which pays where user code takes long, however few records there are.
+Several have more cores, which pays where user code takes long, however few records there are, and
+where there are so many that all else takes long.
 """
 
 from __future__ import annotations
@@ -12,8 +13,16 @@ from statistics import median
 
 from millrace.protocol.types import Intent, TaskReport
 
-MOST_ROOTS = 4_096
-"""A window of more roots is several tasks, however little user code does."""
+FEW_ROOTS = 4_096
+"""A window of more roots is several tasks until it is known how long its like take."""
+
+MOST_ROOTS = 131_072
+"""A window of more roots is several tasks, however soon one would be done."""
+
+SOON_S = 0.05
+"""A window of more than a few roots is one task where all that its tasks do would take no longer:
+to start several takes about as long. Where it is one, it stays one up to twice that time, since
+what keeps state in one place would have to be fetched in another."""
 
 GAIN_S = 0.1
 """By so much at least are several tasks to be sooner done with user code than one."""
@@ -24,7 +33,7 @@ _TELLING_ROOTS = 100
 
 
 class WindowSizes:
-    """Knows what user code took in the last windows of a program, as one task and as several.
+    """Knows what tasks and their user code took in the last windows of a program.
 
     One thread tells it of windows, any may ask. ``most_roots``: no larger window is one task.
     """
@@ -36,7 +45,13 @@ class WindowSizes:
     def forget(self) -> None:
         """The program is another one."""
         self._alone_s: tuple[float, ...] = ()
+        """User code's share of a root in windows of one task."""
         self._shared_s: tuple[float, ...] = ()
+        """The same where several had it at a time."""
+        self._all_s: tuple[float, ...] = ()
+        """What all tasks took for a root, of larger windows."""
+        self._large_alone = False
+        """Whether the last larger window was one task."""
 
     def ran(self, intent: Intent, shape: Sequence[int], reports: Sequence[TaskReport]) -> None:
         """An attempt has run; ``shape[k]`` counts the tasks of pass k. Roots that are replayed may
@@ -44,6 +59,9 @@ class WindowSizes:
         roots = intent.roots
         if not intent.ranges or not roots:
             return
+        if roots > FEW_ROOTS:
+            self._all_s = _last(self._all_s, sum(report.took_s for report in reports) / roots)
+            self._large_alone = max(shape) == 1
         passes: dict[int, list[float]] = defaultdict(list)
         for report in reports:
             passes[report.task.pass_no].append(report.worked_s)
@@ -63,7 +81,7 @@ class WindowSizes:
         hardly be sooner done. A window that is slower or quicker than those before and behind it
         says nothing."""
         alone_s, shared_s = self._alone_s, self._shared_s
-        if roots > self._most_roots:
+        if roots > self._most_roots or (roots > FEW_ROOTS and not self._soon_done(roots)):
             return False
         if roots == 1 or parallelism == 1 or len(alone_s) < _WINDOWS:
             return True
@@ -74,6 +92,13 @@ class WindowSizes:
     def most_tasks(self, roots: int, parallelism: int) -> int:
         """How many tasks a window of at most so many roots has at a time."""
         return 1 if self.one_task(roots, parallelism) else parallelism
+
+    def _soon_done(self, roots: int) -> bool:
+        """Whether one task would do all of a larger window in a time that is worth no job."""
+        if len(self._all_s) < _WINDOWS:
+            return False
+        limit_s = 2 * SOON_S if self._large_alone else SOON_S
+        return roots * median(self._all_s) <= limit_s
 
 
 def _last(before: tuple[float, ...], one: float) -> tuple[float, ...]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from pyspark import SparkFiles, TaskContext
@@ -200,6 +201,7 @@ class TaskRun:
     """One task attempt from its first to its last line."""
 
     def __init__(self, job: Job, pass_no: int, partition: int) -> None:
+        self._began_s = monotonic()
         self.job = job
         self.toolbox = toolbox_of(job)
         program, plan = self.toolbox.program, job.plan
@@ -259,6 +261,7 @@ class TaskRun:
             failed=self.task.failures.failed,
             combined_failures=self.task.failures.combined,
             worked_s=self.task.box.worked_s,
+            took_s=monotonic() - self._began_s,
         )
         return replace(report, partitions=send_acks(self.task, self.services))
 
