@@ -2,13 +2,14 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 50 | trimSuffix "-" -}}
 {{- end -}}
 
+{{/* Services and topologies may have no dot in their names, which a release may. */}}
 {{- define "millrace.fullname" -}}
 {{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- .Values.fullnameOverride | replace "." "-" | trunc 50 | trimSuffix "-" -}}
 {{- else if contains (include "millrace.name" .) .Release.Name -}}
-{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- .Release.Name | replace "." "-" | trunc 50 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name (include "millrace.name" .) | trunc 50 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name (include "millrace.name" .) | replace "." "-" | trunc 50 | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 
@@ -24,9 +25,12 @@
 {{- printf "%s:%s" .Release.Namespace (include "millrace.fullname" .) -}}
 {{- end -}}
 
+{{/* Whoever may run a pod has its namespace's account "default", which so is given no rights. */}}
 {{- define "millrace.serviceAccount" -}}
 {{- if .Values.serviceAccount.create -}}
 {{- default (include "millrace.fullname" .) .Values.serviceAccount.name -}}
+{{- else if and .Values.rbac.create (not .Values.serviceAccount.name) -}}
+{{- fail "set serviceAccount.name: with serviceAccount.create=false all pods without an account of their own would have the operator's rights" -}}
 {{- else -}}
 {{- default "default" .Values.serviceAccount.name -}}
 {{- end -}}

@@ -169,6 +169,47 @@ def test_without_roles_none_is_made(shell: Shell, version: str):
     )
     kept = [one for one in manifests(text) if "helm.sh/hook" not in str(one["metadata"])]
     assert {one["kind"] for one in kept} == {"NetworkPolicy", "ServiceAccount", "Deployment"}
+    # Nor for the test: whoever may make no role would see it fail.
+    hooks = [one for one in manifests(text) if one not in kept]
+    assert [one["kind"] for one in hooks] == ["ServiceAccount", "Pod"]
+
+
+def test_rights_are_given_to_no_account_that_every_pod_has(shell: Shell, version: str):
+    command = ("helm", "template", *RELEASE, "--kube-version", version)
+    done = shell.run(*command, "--set", "serviceAccount.create=false")
+    assert done.returncode == 1
+    assert "set serviceAccount.name: " in done.stderr
+    for told in ("serviceAccount.name=mine", "rbac.create=false"):
+        found = templates(shell, version, f"serviceAccount.create=false,{told}")
+        (deployment,) = of_kind(found, "Deployment")
+        account = deployment["spec"]["template"]["spec"]["serviceAccountName"]
+        assert account == {"serviceAccount.name=mine": "mine"}.get(told, "default")
+        bound = {
+            subject["name"]
+            for one in (*of_kind(found, "RoleBinding"), *of_kind(found, "ClusterRoleBinding"))
+            if "helm.sh/hook" not in str(one["metadata"])
+            for subject in one["subjects"]
+        }
+        assert bound == ({"mine"} if account == "mine" else set())
+
+
+def test_a_release_with_a_dot_in_its_name_has_none_in_theirs(
+    shell: Shell, server: kubeapi.ApiServer, version: str
+):
+    """The API server takes no Service with one, and the operator no topology."""
+    for release, told in [
+        ("v1.2", "replicas=2"),
+        ("millrace.test", "replicas=2"),
+        ("a" * 49 + ".b", "replicas=2"),
+        ("plain", "fullnameOverride=m.r"),
+    ]:
+        text = shell.must(
+            *("helm", "template", release, str(CHART), "--namespace", SYSTEM, *NAMED),
+            *("--kube-version", version, "--set", told, "--set", "metrics.enabled=true"),
+        )
+        assert not [one for one in manifests(text) if "." in one["metadata"]["name"]]
+        command = ("kubectl", "apply", "--dry-run=server", "--validate=strict", "-f", "-")
+        shell.must(*command, stdin=text)
 
 
 def test_in_named_namespaces_it_has_rights_to_nodes_alone_elsewhere(shell: Shell, version: str):

@@ -53,8 +53,9 @@ def manifest(namespace: str, name: str) -> dict[str, Any]:
 
 
 def called(prefix: str, end: str) -> str:
-    """The name of the topology, which is shorter than that of a release may be, and begins with a
-    letter, as the names of its services have to."""
+    """The name of the topology, which is shorter than that of a release may be, has no dot, and
+    begins with a letter, as the names of its services have to."""
+    prefix = prefix.replace(".", "-")
     prefix = prefix if prefix[:1].isalpha() else f"trial-{prefix}"
     return f"{prefix[: LONGEST_NAME - len(end) - 1].rstrip('-')}-{end}"
 

@@ -87,6 +87,13 @@ def test_a_release_may_have_a_name_that_begins_with_a_digit():
         assert list(on_cluster(made, DATA_FOLDER)) == []
 
 
+def test_a_release_may_have_a_name_with_a_dot():
+    assert trial.called("v1.2-millrace-trial", "0a1b2c") == "v1-2-millrace-trial-0a1b2c"
+    long = f"{'a' * 30}.{'b' * 30}"
+    for size in range(1, len(long) + 1):
+        parse(json.dumps(trial.manifest("jobs", trial.called(long[:size], "0a1b2c"))))
+
+
 def test_an_operator_makes_all_down_to_its_pod_and_it_is_deleted(world: World):
     operator, turns = world.operator(), []
 
