@@ -125,7 +125,7 @@ e2e-smoke: $(STAMP) ## On two nodes: helm install, word count, one kill of every
 ##@ Maintain it
 
 .PHONY: constraints
-constraints: $(UV) ## Pin the dependencies of constraints.in and store.in again (UPGRADE=1 for newer versions)
+constraints: $(UV) ## Pin what constraints.in and store.in name, and uv, again (UPGRADE=1 for newer versions)
 	@$(UV) pip compile --quiet --generate-hashes --no-header --python-version 3.11 \
 		--no-emit-index-url --no-emit-find-links $(if $(UPGRADE),--upgrade) \
 		--output-file constraints.txt constraints.in
@@ -133,6 +133,8 @@ constraints: $(UV) ## Pin the dependencies of constraints.in and store.in again 
 		--quiet --generate-hashes --no-header --no-annotate --python-version 3.11 \
 		--no-emit-index-url --no-emit-find-links $(if $(UPGRADE),--upgrade) \
 		--output-file e2e-tests/store.txt -
+	@echo uv | $(UV) pip compile --quiet --generate-hashes --no-header --no-annotate --python-version 3.11 \
+		--no-emit-index-url --no-emit-find-links $(if $(UPGRADE),--upgrade) --output-file uv.txt -
 
 .PHONY: schema
 schema: $(STAMP) ## Generate the schema and the reference of topology files
@@ -195,14 +197,19 @@ java:
 			"install one or set JAVA_HOME" >&2; exit 1; \
 	fi
 
-# Hashes are checked for everything that is downloaded; the members come from this folder.
+# Hashes are checked for everything that is downloaded; the members come from this folder. What has no
+# wheel is built by the setuptools that is pinned: left to itself pip fetches the newest one for that,
+# without a hash, and runs it.
 $(STAMP): constraints.txt $(MEMBERS:%=%/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "error: $(PYTHON) is missing or older than 3.11; install it or set PYTHON=" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 		{ echo "error: $(PYTHON) cannot make a venv (Debian: apt install python3-venv)" >&2; exit 1; }
 	@echo "installing into $(VENV) (once; takes a minute or two)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r constraints.txt
+	@sed -n '/^\(packaging\|setuptools\|wheel\)==/,/[^\\]$$/p' constraints.txt | $(BIN)/python -m pip install \
+		--quiet --disable-pip-version-check --require-hashes --only-binary :all: -r /dev/stdin
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+		--no-build-isolation -r constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
 		$(MEMBERS:%=-e %)
 	@$(BIN)/python -m compileall -q $(SOURCES)
@@ -213,10 +220,12 @@ $(STORE)/.installed: e2e-tests/store.txt | $(STAMP)
 	@echo "installing an object store into $(STORE) (95 MB)"
 	@rm -rf $(STORE)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps \
-		--no-compile --target $(STORE) -r e2e-tests/store.txt
+		--only-binary :all: --no-compile --target $(STORE) -r e2e-tests/store.txt
 	@touch $@
 
 # Only needed to pin anew, so it stays out of constraints.txt.
-$(UV):
+$(UV): uv.txt
 	@$(PYTHON) -m venv $(VENV)/uv
-	@$(VENV)/uv/bin/python -m pip install --quiet --disable-pip-version-check uv
+	@$(VENV)/uv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+		--only-binary :all: -r uv.txt
+	@touch $@

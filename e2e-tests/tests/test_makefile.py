@@ -45,6 +45,27 @@ def files_of(target: str) -> set[Path]:
     }
 
 
+def test_nothing_is_installed_without_its_hash_nor_what_builds_it() -> None:
+    """pip fetches what a build asks for without one, unless it is told to build with what is there."""
+    text = (ROOT / "Makefile").read_text()
+    installs = [one.replace("\\\n", " ") for one in re.findall(r"pip install (?:.*\\\n)*.*", text)]
+    assert len(installs) == 5
+    for one in installs:
+        own = "-e %" in one
+        assert ("--no-deps" in one) if own else ("--require-hashes" in one), one
+        assert "--only-binary :all:" in one or "--no-build-isolation" in one, one
+    (first,) = re.findall(r"@(sed -n .*?constraints\.txt)", text)
+    shown = subprocess.run(
+        ["bash", "-euc", first.replace("$$", "$")],
+        cwd=ROOT,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    ).stdout
+    assert re.findall(r"^(\S+)==", shown, re.M) == ["packaging", "setuptools", "wheel"]
+    assert all("--hash=sha256:" in one for one in re.split(r"^\S+==", shown, flags=re.M)[1:])
+
+
 def test_the_end_to_end_tests_are_all_that_there_are_on_a_cluster() -> None:
     every = set(CLUSTER_TESTS.glob("test_*.py"))
     assert len(every) > 10
