@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import pwd
 import re
 import subprocess
 import sys
-from pathlib import Path, PurePath
+import time
+from importlib.metadata import PackagePath
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import NoReturn
 
@@ -19,6 +22,8 @@ from millrace.engine.jobs import classes
 from millrace.engine.task import warm
 from millrace.homes import pods
 from millrace.pods import kernels
+from millrace_e2e.cluster.processes import Process
+from millrace_e2e.waiting import until
 
 ROOT = Path(__file__).parents[2]
 
@@ -116,6 +121,15 @@ def test_what_is_copied_into_an_image_is_enough_to_start(name: str, tmp_path: Pa
     assert (tmp_path / "project" / "millrace" / "__pycache__").is_dir()
 
 
+def package(folder: Path, name: str, size: int | None) -> SimpleNamespace:
+    """What stands in for one that is installed: its list has one file."""
+    path = PackagePath(name)
+    path.size = size
+    return SimpleNamespace(
+        files=[path], locate_file=folder.joinpath, metadata={"Name": "any"}, version="1"
+    )
+
+
 def test_whoever_runs_an_image_may_read_it_whatever_umask_made_the_workspace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,9 +139,7 @@ def test_whoever_runs_an_image_may_read_it_whatever_umask_made_the_workspace(
         path.parent.mkdir(parents=True)
         path.write_text("")
         path.chmod(0o600)
-    installed = SimpleNamespace(
-        files=[PurePath("deep/two.py")], locate_file=(workspace / "packages").joinpath
-    )
+    installed = package(workspace / "packages", "deep/two.py", 0)
     monkeypatch.setattr(build, "ROOT", workspace)
     monkeypatch.setattr(build, "needed", lambda _: [installed])
     context, before = tmp_path / "context", os.umask(0o077)
@@ -163,7 +175,7 @@ def test_an_archive_is_named_by_all_that_it_is_made_of(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("engine", ["docker", "podman", "buildah"])
 def test_every_engine_builds_the_same_file_with_the_base_that_is_told(engine: str) -> None:
     image = build.ALL["runtime"]
-    made = build.commands(image, "t:1", "debian:12", engine, Path("/c"), Path("/d.tar"))
+    made = build.commands(image.file, "t:1", "debian:12", engine, Path("/c"), Path("/d.tar"))
     flat = [" ".join(command) for command in made]
     assert "BASE_IMAGE=debian:12" in flat[0]
     assert str(image.file) in flat[0]
@@ -178,14 +190,14 @@ def test_what_is_in_the_cache_is_built_again_where_that_is_asked_for(
     """Its name says nothing of what was mended since in the base."""
     ran: list[str] = []
 
-    def run(command: list[str], **_: object) -> None:
+    def run(command: list[str], *_: object) -> None:
         ran.append(command[0])
         for draft in (one for one in command if one.endswith("/layer.tar")):
             Path(draft).write_text("layer")
         if command[:2] == ["buildah", "push"]:
             Path(command[-1].split(":")[1]).write_text("archive")
 
-    monkeypatch.setattr(build.subprocess, "run", run)
+    monkeypatch.setattr(build, "carry_out", run)
     monkeypatch.setattr(build, "put_together", lambda *_: None)
     monkeypatch.setattr(build, "environment", lambda *_: {})
     image = build.ALL["state-server"]
@@ -200,7 +212,7 @@ def test_what_is_in_the_cache_is_built_again_where_that_is_asked_for(
 
 @pytest.mark.parametrize("engine", ["docker", "podman", "buildah"])
 def test_an_engine_builds_again_without_what_it_kept(engine: str) -> None:
-    told = (build.ALL["runtime"], "t:1", "b", engine, Path("/c"), Path("/d.tar"))
+    told = (Path("/f"), "t:1", "b", engine, Path("/c"), Path("/d.tar"))
     first, again = build.commands(*told)[0], build.commands(*told, again=True)[0]
     assert [one for one in again if one not in first] == (
         [] if engine == "buildah" else ["--pull", "--no-cache"]
@@ -218,7 +230,7 @@ def test_an_engine_builds_again_without_what_it_kept(engine: str) -> None:
 )
 def test_an_image_of_podman_is_called_what_nodes_look_for(tag: str, named: str) -> None:
     """It calls what has no registry ``localhost/...``, in the archive too."""
-    made = build.commands(build.ALL["runtime"], tag, "b", "podman", Path("/c"), Path("/d.tar"))
+    made = build.commands(Path("/f"), tag, "b", "podman", Path("/c"), Path("/d.tar"))
     assert [command[-1] for command in made[1:]] == [named]
     assert named in made[0]
 
@@ -236,12 +248,245 @@ def test_an_engine_builds_where_its_own_images_are(
 
 
 def test_a_base_of_debian_packages_has_what_the_image_wants() -> None:
-    assert {"python3", "tini"} <= set(build.packages_of(build.ALL["state-server"]))
-    assert "openjdk-17-jre-headless" in build.packages_of(build.ALL["runtime"])
+    assert {"python3", "tini"} <= set(build.packages_of(build.ALL["state-server"].file))
+    assert "openjdk-17-jre-headless" in build.packages_of(build.ALL["runtime"].file)
     for name in ("state-server", "operator"):
-        assert not [one for one in build.packages_of(build.ALL[name]) if "jre" in one]
+        assert not [one for one in build.packages_of(build.ALL[name].file) if "jre" in one]
     with pytest.raises(SystemExit, match="buildah alone"):
         build.main(["state-server", "--engine", "docker", "--base", "mmdebstrap"])
+
+
+# -- what stops a build
+
+
+def refused(*arguments: str) -> str:
+    """What it says where it builds nothing: one line."""
+    with pytest.raises(SystemExit) as stopped:
+        build.main([*arguments])
+    said = str(stopped.value)
+    assert said.startswith("error: ")
+    assert "\n" not in said
+    return said
+
+
+ENGINE = ("state-server", "--engine", "buildah")
+
+
+def test_no_image_is_made_of_other_packages_than_are_pinned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinned = build._pinned()
+    told = (*ENGINE, "--cache", str(tmp_path))
+    monkeypatch.setattr(build, "_pinned", lambda: {**pinned, "redis": "0.1"})
+    assert "redis" in (said := refused(*told))
+    assert said.endswith(" and 0.1 in constraints.txt; run make venv")
+    monkeypatch.setattr(build, "_pinned", lambda: {**pinned, "annotated-types": "0.1"})
+    assert "constraints.txt has no annotated-types>=" in refused(*told)
+    monkeypatch.setattr(build, "_pinned", lambda: pinned)
+
+    def away(name: str) -> NoReturn:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(build, "distribution", away)
+    assert refused(*told).endswith(" is not installed here; run make venv")
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "why"),
+    [
+        ("one.py", 3, None),
+        ("one.py", None, None),
+        ("one.py", 4, "another size"),
+        ("two.py", 3, "missing"),
+    ],
+)
+def test_no_image_is_made_of_a_package_that_lacks_something(
+    name: str, size: int | None, why: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "one.py").write_text("a=1")
+    if why is None:
+        assert build._files(package(tmp_path, name, size)) == {name: tmp_path / name}
+        return
+    with pytest.raises(build.BuildError, match=f"{name} of any .*{why}.*; run make clean venv"):
+        build._files(package(tmp_path, name, size))
+
+
+def test_a_package_need_not_be_compiled_but_has_a_list_of_its_files(tmp_path: Path) -> None:
+    assert build._files(package(tmp_path, "__pycache__/one.cpython-311.pyc", None)) == {}
+    with pytest.raises(build.BuildError, match="list of the files"):
+        build._files(SimpleNamespace(files=None, metadata={"Name": "any"}))
+
+
+def engines(folder: Path, **scripts: str) -> str:
+    """Engines that stand in for those of this machine: a PATH of these alone."""
+    folder.mkdir()
+    for name, script in scripts.items():
+        (folder / name).write_text(f"#!/bin/bash\n{script}\n")
+        (folder / name).chmod(0o755)
+    return str(folder)
+
+
+def test_an_engine_that_does_not_answer_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client of Docker may be there without a daemon."""
+    silent = engines(tmp_path / "a", docker="exit 1", podman='[ "$1" = version ]')
+    monkeypatch.setenv("PATH", silent)
+    assert build.found_engine() == "podman"
+    monkeypatch.setenv("PATH", engines(tmp_path / "b", docker="exit 1"))
+    assert "none of docker, podman and buildah" in refused("operator", "--cache", str(tmp_path))
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Builds that copy nothing."""
+    monkeypatch.setattr(build, "put_together", lambda *_: None)
+    monkeypatch.setattr(build, "digest", lambda *_: "made")
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_build_that_fails_is_told_in_one_line_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", engines(tmp_path / "bin", docker="exit 3"))
+    cache = tmp_path / "cache"
+    said = refused("operator", "--engine", "docker", "--cache", str(cache))
+    assert "docker build failed (exit 3)" in said
+    assert "podman" in refused("operator", "--engine", "podman", "--cache", str(cache))
+    assert [one.name for one in cache.iterdir()] == [".lock"]
+
+
+def test_an_image_is_of_sources_that_did_not_change_as_they_were_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its archive has the name of what was read first."""
+    monkeypatch.setattr(build, "put_together", lambda *_: None)
+    digests = iter(["before", "behind"])
+    monkeypatch.setattr(build, "digest", lambda *_: next(digests))
+    assert "changed as they were read" in refused(*ENGINE, "--cache", str(tmp_path))
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_file_that_an_engine_reads_is_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def carry_out(command: list[str], *_: object) -> None:
+        if "-f" in command:
+            file = Path(command[command.index("-f") + 1])
+            assert file.is_relative_to(tmp_path)
+            read.append(file.read_text())
+        else:
+            Path(command[command.index("-o") + 1]).write_text("archive")
+
+    monkeypatch.setattr(build, "carry_out", carry_out)
+    image = build.ALL["operator"]
+    build.build(image, "t:1", "b", "docker", tmp_path)
+    assert read == [image.file.read_text()]
+
+
+# -- the cache
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_dead_builds_left_goes_and_what_somebody_may_need_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def carry_out(command: list[str], *_: object) -> None:
+        if "save" in command:
+            Path(command[command.index("-o") + 1]).write_text("archive")
+
+    monkeypatch.setattr(build, "carry_out", carry_out)
+    for name in (".build-dead", ".base-dead"):
+        (tmp_path / name / "deep").mkdir(parents=True)
+    image = build.ALL["operator"]
+    made = build.build(image, "t:1", "b", "docker", tmp_path)
+    series = made.name.removesuffix("made.tar")
+    ages_s = {
+        f"{series}new.tar": build._TAKEN_S / 2,
+        f"{series}old.tar": build._TAKEN_S * 2,
+        "operator-other-new.tar": build._KEPT_S / 2,
+        "operator-other-old.tar": build._KEPT_S * 2,
+        "runtime-other-old.tar": build._KEPT_S * 2,
+        made.name: build._KEPT_S * 2,
+    }
+    for name, age_s in ages_s.items():
+        (tmp_path / name).write_text("")
+        os.utime(tmp_path / name, times=(time.time() - age_s,) * 2)
+    # Whoever asks for it keeps it.
+    assert build.build(image, "t:1", "b", "docker", tmp_path) == made
+    assert time.time() - made.stat().st_mtime < build._TAKEN_S
+    build.build(image, "t:1", "b", "docker", tmp_path, again=True)
+    gone = {f"{series}old.tar", "operator-other-old.tar"}
+    assert {one.name for one in tmp_path.iterdir()} == {".lock", *ages_s} - gone
+    other = build.build(image, "t:2", "b", "docker", tmp_path)
+    assert made.exists()
+    assert not other.name.startswith(series)
+
+
+def test_a_build_that_is_told_to_end_takes_its_commands_and_its_folder_along(
+    tmp_path: Path,
+) -> None:
+    """And the next one waits for it."""
+    cache, pid = tmp_path / "cache", tmp_path / "pid"
+    (tmp_path / "bin").mkdir()
+    engine = tmp_path / "bin" / "podman"
+    engine.write_text(
+        f"#!/bin/bash\nsleep 600 & echo $! > {pid}.draft; mv {pid}.draft {pid}; wait\n"
+    )
+    engine.chmod(0o755)
+    command = [sys.executable, str(ROOT / "images" / "build.py"), "state-server"]
+    command += ["--engine", "podman", "--cache", str(cache)]
+    variables = {**os.environ, "PATH": f"{engine.parent}:{os.environ['PATH']}"}
+    first = subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True)
+    try:
+        until(pid.exists, "the engine runs", 60.0)
+        second = subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True)
+        try:
+            assert second.stderr is not None
+            assert second.stderr.readline() == "waiting for another build to end\n"
+            second.terminate()
+            assert second.wait(60) == 1
+        finally:
+            second.kill()
+            second.communicate()
+        first.terminate()
+        _, said = first.communicate(timeout=60)
+    finally:
+        first.kill()
+        first.wait()
+    assert first.returncode == 1
+    assert said.splitlines()[-1] == "error: told to end before the images were built"
+    assert "Traceback" not in said
+    assert [one.name for one in cache.iterdir()] == [".lock"]
+    until(lambda: Process.of(int(pid.read_text())) is None, "what it began has ended", 30.0)
+
+
+def test_what_is_mounted_in_a_folder_is_not_deleted_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "left" / "graph").mkdir(parents=True)
+    monkeypatch.setattr(build, "_mounted", lambda _: [str(tmp_path / "left" / "graph")])
+    monkeypatch.setattr(build.subprocess, "run", lambda *_, **__: None)
+    build._delete(tmp_path / "left")
+    assert (tmp_path / "left" / "graph").is_dir()
+
+
+@pytest.mark.parametrize("name", build.ALL)
+def test_another_python_than_the_packages_are_for_is_refused_as_an_image_is_built(
+    name: str, tmp_path: Path
+) -> None:
+    text = build.ALL[name].file.read_text()
+    (code,) = re.findall(r"^RUN python3 -c '(import sys; .*)'$", text, re.M)
+    assert str(build.PYTHON) in code
+    assert text.index(code) < text.index("COPY ")
+    asked = [sys.executable, "-c", code]
+    assert subprocess.run(asked, check=False).returncode == 0
+    asked = [sys.executable, "-c", code.replace(str(build.PYTHON), "(3, 10)")]
+    done = subprocess.run(asked, check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "the packages are for Python 3.11" in done.stderr
 
 
 def test_the_runtime_image_has_an_archive_of_classes_that_no_container_can_change() -> None:
