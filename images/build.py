@@ -71,7 +71,7 @@ _END_S = 20.0
 _TAKEN_S = 3600.0
 """Behind it whoever was told the path of an archive has taken it."""
 
-_KEPT_S = 7 * 24 * 3600.0
+_KEPT_S = 24 * 3600.0
 """How long an archive of another name stays that nobody asks for."""
 
 

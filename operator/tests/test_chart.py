@@ -19,6 +19,7 @@ from millrace_operator.main import LEASE, main
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "millrace"
+VERSION = millrace_operator.__version__
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 RIGHTS = yaml.safe_load((CHART / "files" / "rights.yaml").read_text())
@@ -170,6 +171,26 @@ def test_who_installs_by_a_document_names_them(file: str):
     text = (ROOT / file).read_text()
     (command,) = re.findall(r"^helm .*? install (?:.*\\\n)*.*", text, re.M)
     assert [name for name in IMAGES if f"{name}.repository=" not in command] == []
+    assert [name for name in IMAGES if f'{name}.tag="$tag"' not in command] == []
+
+
+def test_an_upgrade_by_the_document_changes_the_images_also_where_the_version_stays():
+    """Nodes keep the image that they have of a tag."""
+    text = (ROOT / "docs" / "install.md").read_text()
+    install, upgrade = (
+        re.findall(r"^```sh\n(.*?)^```", part, re.M | re.S)
+        for part in re.split(r"^## ", text, flags=re.M)
+        if part.startswith(("# Installing", "Upgrading"))
+    )
+    for blocks in (install, upgrade):
+        made = blocks[0].splitlines()
+        assert made[0] == "make venv"
+        assert made[1] == f"tag={VERSION}-$(git rev-parse --short HEAD)"
+        builds = [line for block in blocks for line in block.splitlines() if "build.py" in line]
+        assert all('--tag "$tag"' in line for line in builds)
+        (changed,) = [one for one in blocks if re.search(r"^helm .* (install|upgrade) ", one, re.M)]
+        assert [name for name in IMAGES if f'{name}.tag="$tag"' not in changed] == []
+    assert VALUES["image"]["tag"] == ""
 
 
 def test_commands_of_the_document_set_values_that_there_are():

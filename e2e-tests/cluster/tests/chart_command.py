@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from millrace_e2e.cluster.binaries import BUILDS, CHART_TOOLS, programs
-from millrace_e2e.cluster.project import PREFIX
+from millrace_e2e.cluster.project import PREFIX, TAG
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "charts" / "millrace"
@@ -73,7 +73,8 @@ class Shell:
         return done.stdout
 
     def script(self, commands: str) -> str:
-        return self.must("bash", "-euc", commands)
+        """Commands of a document, which call the tag of the images ``$tag``."""
+        return self.must("bash", "-euc", f"tag={TAG}\n{commands}")
 
 
 _FOLDERS = ("HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME")

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import served_schemas
 import yaml
-from chart_command import CHART, IMAGES, NAMED, SYSTEM, Shell, block
+from chart_command import CHART, IMAGES, NAMED, SYSTEM, Shell, block, commands
 
 from millrace.homes import pods
 from millrace.kube.configmaps import by_kubeconfig
@@ -473,7 +473,7 @@ def test_definitions_are_brought_up_to_date_as_the_document_says(
     # Not by Helm.
     shell.must("helm", "upgrade", *RELEASE)
     assert "maximum: 63" in shell.must(*get)
-    first, *_ = block("Upgrading", "show crds").splitlines()
+    first, _ = commands(block("Upgrading", "show crds"))
     for _ in range(2):
         shell.script(first)
         assert "maximum: 63" not in shell.must(*get)
@@ -488,7 +488,7 @@ def test_a_release_of_a_chart_that_had_fewer_values_is_upgraded_as_the_document_
     (older / "values.yaml").write_text("log: {level: INFO}\n")
     told = ("--namespace", SYSTEM, *NAMED, "--set", "log.level=DEBUG")
     shell.must("helm", "install", "millrace", str(older), *told)
-    _, upgrade = block("Upgrading", "show crds").splitlines()
+    _, upgrade = commands(block("Upgrading", "show crds"))
     # No pod of it runs here.
     shell.script(upgrade.replace(" --wait", ""))
     deployment = json.loads(

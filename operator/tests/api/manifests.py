@@ -471,6 +471,11 @@ OPERATOR_ALONE = (
         "spec.pods.ackers.resources.requests.cpu",
     ),
     Broken(
+        "a quantity below nothing",
+        lambda s: s.update(pods={"ackers": {"resources": {"requests": {"cpu": -1}}}}),
+        "spec.pods.ackers.resources.requests.cpu",
+    ),
+    Broken(
         "no memory beside the heap",
         lambda s: s.update(pods={"driver": {"resources": {"limits": {"memory": "1Gi"}}}}),
         "spec.pods.driver.resources.limits.memory",

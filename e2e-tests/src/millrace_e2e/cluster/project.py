@@ -13,6 +13,9 @@ from millrace_e2e.cluster.errors import ClusterError
 PREFIX = "registry.example.org/millrace/"
 """As in docs/install.md, so that one build serves its commands and all tests."""
 
+TAG = "0.1.0"
+"""What its commands call ``$tag``. A cluster of tests is made anew for each build."""
+
 _BUILD = Path(__file__).resolve().parents[4] / "images" / "build.py"
 
 
@@ -22,7 +25,7 @@ def images(say: Callable[[str], None], *names: str) -> list[Path]:
     Raises ``ClusterError`` when a package is missing or a build fails.
     """
     packages.install(say)
-    command = [sys.executable, str(_BUILD), *names, "--prefix", PREFIX]
+    command = [sys.executable, str(_BUILD), *names, "--prefix", PREFIX, "--tag", TAG]
     command += ["--engine", "buildah", "--base", "mmdebstrap"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
