@@ -46,7 +46,7 @@ def files_of(target: str) -> set[Path]:
 
 
 def test_nothing_is_installed_without_its_hash_nor_what_builds_it() -> None:
-    """pip fetches what a build asks for without one, unless it is told to build with what is there."""
+    """pip fetches what a build asks for without one, unless it builds with what is there."""
     text = (ROOT / "Makefile").read_text()
     installs = [one.replace("\\\n", " ") for one in re.findall(r"pip install (?:.*\\\n)*.*", text)]
     assert len(installs) == 5

@@ -186,7 +186,8 @@ def test_an_upgrade_by_the_document_changes_the_images_also_where_the_version_st
         made = blocks[0].splitlines()
         assert made[0] == "make venv"
         assert made[1] == f"tag={VERSION}-$(git rev-parse --short HEAD)"
-        builds = [line for block in blocks for line in block.splitlines() if "build.py" in line]
+        whole = "\n".join(blocks).replace("\\\n", " ")
+        builds = [line for line in whole.splitlines() if "build.py" in line]
         assert all('--tag "$tag"' in line for line in builds)
         (changed,) = [one for one in blocks if re.search(r"^helm .* (install|upgrade) ", one, re.M)]
         assert [name for name in IMAGES if f'{name}.tag="$tag"' not in changed] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -93,22 +94,61 @@ def test_kind_makes_the_nodes_that_are_asked_for(stands: Stands) -> None:
 
 
 THERE = f'[ "$*" != "get clusters" ] || echo {kind.NAME}'
+NAMES = [f"{kind.NAME}-{role}" for role in ("control-plane", "worker", "worker2")]
+WITH_NODES = f'{THERE}\n[ "$*" != "get nodes --name={kind.NAME}" ] || echo {" ".join(NAMES)}'
+
+
+def docker(runs: str = "true", joined: int = 3, ready: str = "true") -> str:
+    """A Docker that has these containers, and a kubectl in one of them."""
+    return f"""case "$*" in
+        inspect*) echo {runs};;
+        *" get nodes "*) for one in {" ".join(NAMES[:joined])}; do echo node/$one; done;;
+        *" wait "*) {ready};;
+    esac"""
 
 
 def test_a_cluster_of_kind_that_is_there_stays_and_goes_when_it_is_told(stands: Stands) -> None:
-    stands.add("docker")
+    stands.add("docker", docker())
     stands.add("kind")
     cluster = KindCluster(quiet)
     cluster.up(2)
-    stands.add("kind", THERE)
+    stands.add("kind", WITH_NODES)
     made = len(stands.called())
     cluster.up(2)
-    assert not any(line.startswith("kind create") for line in stands.called()[made:])
+    assert not re.findall("kind (?:create|delete)", "\n".join(stands.called()[made:]))
+    assert any(line.startswith("kind export kubeconfig") for line in stands.called()[made:])
     cluster.down()
     assert any(line.startswith("kind delete cluster --name=millrace") for line in stands.called())
     ended = len(stands.called())
     cluster.down()
     assert stands.called()[ended:] == []
+
+
+@pytest.mark.parametrize(
+    ("count", "script"),
+    [
+        (1, docker()),
+        (3, docker()),
+        (2, docker(runs="false")),
+        (2, docker(joined=2)),
+        (2, docker(ready="exit 1")),
+    ],
+)
+def test_a_cluster_of_kind_that_is_half_made_or_of_another_size_is_made_anew(
+    stands: Stands, count: int, script: str
+) -> None:
+    stands.add("docker", docker())
+    stands.add("kind")
+    cluster = KindCluster(quiet)
+    cluster.up(2)
+    stands.add("kind", WITH_NODES)
+    stands.add("docker", script)
+    made = len(stands.called())
+    cluster.up(count)
+    changes = [one for one in stands.called()[made:] if re.match("kind (create|delete)", one)]
+    assert [one.split()[1] for one in changes] == ["delete", "create"]
+    (settings,) = re.findall(r"--config=(\S+)", changes[1])
+    assert len(yaml.safe_load(Path(settings).read_text())["nodes"]) == 1 + count
 
 
 def test_a_cluster_of_that_name_that_somebody_else_made_is_left_alone(stands: Stands) -> None:

@@ -12,6 +12,8 @@ from millrace_e2e.cluster.layout import cache_folder
 from millrace_e2e.cluster.processes import run
 
 NAME = "millrace"
+_ADMIN = "/etc/kubernetes/admin.conf"
+_READY_S = 60
 
 
 def docker_answers() -> bool:
@@ -39,8 +41,9 @@ class KindCluster:
         return _settings().exists()
 
     def up(self, count: int) -> None:
-        """Make it with ``count`` workers and wait until they are ready; one that is there stays.
-        Raises ``ClusterError``, also where somebody else's has its name."""
+        """Make it with ``count`` workers and wait until they are ready. One that is there stays if
+        it has as many and all are ready, and is made anew otherwise. Raises ``ClusterError``, also
+        where somebody else's has its name."""
         there = self._is_there()
         self.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
         if there and not self.is_ours():
@@ -48,9 +51,12 @@ class KindCluster:
                 f"kind has a cluster {NAME} that was not made here; use it (CLUSTER=current) or "
                 f"delete it (kind delete cluster --name {NAME})"
             )
-        if there:
+        if there and self._is_whole(count):
             run("kind", "export", "kubeconfig", *self._which())
             return
+        if there:
+            self._say(f"the cluster {NAME} of kind is half made or of another size: it goes")
+            run("kind", "delete", "cluster", *self._which())
         _settings().write_text(configuration(count))
         self._say(f"kind makes the cluster {NAME}")
         run("kind", "create", "cluster", *self._which(), f"--config={_settings()}", "--wait=180s")
@@ -69,6 +75,19 @@ class KindCluster:
         if not kind_is_there() or not docker_answers():
             raise ClusterError("a cluster of kind needs the program kind and a Docker that answers")
         return NAME in run("kind", "get", "clusters").split()
+
+    def _is_whole(self, count: int) -> bool:
+        """Whether all nodes that are asked for run and are ready, and no others are there."""
+        states = self.nodes()
+        if len(states) != 1 + count or not all(states.values()):
+            return False
+        ask = ("docker", "exec", f"{NAME}-control-plane", "kubectl", f"--kubeconfig={_ADMIN}")
+        try:
+            joined = run(*ask, "get", "nodes", "--output=name").split()
+            run(*ask, "wait", "--for=condition=Ready", "nodes", "--all", f"--timeout={_READY_S}s")
+        except ClusterError:
+            return False
+        return len(joined) == len(states)
 
     def nodes(self) -> dict[str, bool]:
         """Nodes, and whether the container of each runs."""

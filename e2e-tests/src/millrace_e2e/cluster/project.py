@@ -14,7 +14,8 @@ PREFIX = "registry.example.org/millrace/"
 """As in docs/install.md, so that one build serves its commands and all tests."""
 
 TAG = "0.1.0"
-"""What its commands call ``$tag``. A cluster of tests is made anew for each build."""
+"""What its commands call ``$tag``: the chart's ``appVersion``, which needs no value. Nodes are given
+archives, which replace what they have of a tag."""
 
 _BUILD = Path(__file__).resolve().parents[4] / "images" / "build.py"
 
