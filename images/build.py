@@ -65,6 +65,7 @@ _LEFT_OUT = ("tests", "aio")
 """Folders of packages that nothing here imports."""
 
 _ENGINES = ("docker", "podman", "buildah")
+_WORK_IN_FOLDER = ("buildah", "mmdebstrap")
 _ANSWER_S = 30.0
 _END_S = 20.0
 
@@ -346,10 +347,12 @@ def _mounted(folder: Path) -> list[str]:
 def carry_out(
     command: Sequence[str], lock: int, variables: Mapping[str, str] | None = None
 ) -> None:
-    """Run a command of a build. Where we are told to end it ends first, with what it has begun; it
-    holds the lock where it outlives us. Raises ``BuildError``, ``OSError``."""
+    """Run a command of a build. Where we are told to end it ends first, with what it has begun. One
+    that works in our folder holds the lock where it outlives us; podman would hand it to a process
+    that stays. Raises ``BuildError``, ``OSError``."""
+    held = (lock,) if command[0] in _WORK_IN_FOLDER else ()
     process = subprocess.Popen(
-        command, stdout=sys.stderr, env=variables, pass_fds=(lock,), start_new_session=True
+        command, stdout=sys.stderr, env=variables, pass_fds=held, start_new_session=True
     )
     try:
         code = process.wait()
@@ -479,18 +482,22 @@ def _answers(engine: str) -> bool:
 
 
 @contextmanager
-def _stopped_by_sigterm() -> Iterator[None]:
+def _stopped_by_signals() -> Iterator[None]:
     """A build that is told to end takes its commands and its folder along."""
 
-    def stop(number: int, _frame: object) -> None:
-        signal.signal(number, signal.SIG_IGN)
+    def stop(_number: int, _frame: object) -> None:
+        for one in before:
+            signal.signal(one, signal.SIG_IGN)
         raise BuildError("told to end before the images were built")
 
-    before = signal.signal(signal.SIGTERM, stop)
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    for one in before:
+        signal.signal(one, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -506,7 +513,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if sys.version_info[:2] != PYTHON:
         raise SystemExit(f"error: the images have Python {PYTHON[0]}.{PYTHON[1]}; run it with that")
     try:
-        with _stopped_by_sigterm():
+        with _stopped_by_signals():
             _build_all(options)
     except (BuildError, OSError) as error:
         raise SystemExit(f"error: {error}") from error

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import pwd
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -425,8 +426,9 @@ def test_what_dead_builds_left_goes_and_what_somebody_may_need_stays(
     assert not other.name.startswith(series)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_build_that_is_told_to_end_takes_its_commands_and_its_folder_along(
-    tmp_path: Path,
+    number: signal.Signals, tmp_path: Path
 ) -> None:
     """And the next one waits for it."""
     cache, pid = tmp_path / "cache", tmp_path / "pid"
@@ -451,7 +453,7 @@ def test_a_build_that_is_told_to_end_takes_its_commands_and_its_folder_along(
         finally:
             second.kill()
             second.communicate()
-        first.terminate()
+        first.send_signal(number)
         _, said = first.communicate(timeout=60)
     finally:
         first.kill()

@@ -14,8 +14,8 @@ PREFIX = "registry.example.org/millrace/"
 """As in docs/install.md, so that one build serves its commands and all tests."""
 
 TAG = "0.1.0"
-"""What its commands call ``$tag``: the chart's ``appVersion``, which needs no value. Nodes are given
-archives, which replace what they have of a tag."""
+"""What its commands call ``$tag``: the chart's ``appVersion``, which needs no value. Nodes are
+given archives, which replace what they have of a tag."""
 
 _BUILD = Path(__file__).resolve().parents[4] / "images" / "build.py"
 
@@ -28,10 +28,17 @@ def images(say: Callable[[str], None], *names: str) -> list[Path]:
     packages.install(say)
     command = [sys.executable, str(_BUILD), *names, "--prefix", PREFIX, "--tag", TAG]
     command += ["--engine", "buildah", "--base", "mmdebstrap"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise ClusterError(f"building images failed (exit {done.returncode})")
-    return [Path(line) for line in done.stdout.split()]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as build:
+        try:
+            told, _ = build.communicate()
+        except BaseException:
+            # Killed it would leave its folder and what it has begun behind.
+            build.terminate()
+            build.wait()
+            raise
+    if build.returncode:
+        raise ClusterError(f"building images failed (exit {build.returncode})")
+    return [Path(line) for line in told.split()]
 
 
 def prepare(say: Callable[[str], None]) -> list[Path]:
