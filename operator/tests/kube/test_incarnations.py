@@ -6,7 +6,7 @@ import json
 import logging
 import socket
 import threading
-import time
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -43,25 +43,95 @@ def test_a_pod_that_has_none_yet():
         assert ask_pod("127.0.0.1", "words-state-0", port) is None
 
 
-def test_an_answer_that_comes_byte_by_byte_is_given_up():
-    """Whoever runs a pod could hold up the operator for everybody."""
+@contextmanager
+def sending(first: bytes, then: bytes, every_s: float) -> Iterator[int]:
+    """Somebody who answers with ``first``, and goes on with ``then`` until it is refused."""
     ended = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
-        def drip() -> None:
+        def send() -> None:
             one, _ = listening.accept()
             with one, suppress(OSError):
-                while not ended.wait(0.05):
-                    one.sendall(b"H")
+                one.recv(4096)
+                one.sendall(first)
+                while not ended.wait(every_s):
+                    one.sendall(then)
 
-        dripping = threading.Thread(target=drip)
-        dripping.start()
-        began_s = time.monotonic()
-        assert ask_pod("127.0.0.1", "words-state-0", listening.getsockname()[1]) is None
-        waited_s = time.monotonic() - began_s
-        ended.set()
-        dripping.join()
-    assert waited_s < 20
+        thread = threading.Thread(target=send)
+        thread.start()
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            ended.set()
+            thread.join()
+
+
+def asked_for(port: int, within_s: float = 20.0) -> list[str | None]:
+    """What came of asking, so far."""
+    told: list[str | None] = []
+
+    def ask() -> None:
+        told.append(ask_pod("127.0.0.1", "words-state-0", port))
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(within_s)
+    return told
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"",
+        b"HTTP/1.0 200 OK\r\n\r\n",
+        b"HTTP/1.0 200 OK\r\nContent-Length: 4000\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4000\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 4000\r\n\r\n",
+    ],
+)
+def test_an_answer_that_comes_byte_by_byte_is_given_up(head: bytes):
+    """Whoever runs a pod could hold up the operator for everybody, in the head or behind it."""
+    with sending(head, b"H", 0.05) as port:
+        assert asked_for(port) == [None]
+
+
+def test_an_answer_without_an_end_costs_little():
+    """It would be held in memory, of several pods at once."""
+    lines = b"X: " + b"x" * 60_000 + b"\r\n"
+    with sending(b"HTTP/1.1 200 OK\r\n" + 20 * lines, lines, 0.01) as port:
+        tracemalloc.start()
+        try:
+            assert asked_for(port) == [None]
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    # The sender of this test has its own lines in the same memory, which are there before.
+    assert most < 1 << 20
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"Content-Length: %d\r\n\r\n%b",
+        b"Connection: close\r\nX-Size: %d\r\n\r\n%b",
+        b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n",
+    ],
+)
+def test_answers_of_all_lengths_are_read(head: bytes):
+    """Something between the operator and the pod may send them on in its own way."""
+    text = json.dumps({"name": "words-state-0", "runId": "r1"}).encode()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def tell() -> None:
+            one, _ = listening.accept()
+            with one:
+                one.recv(4096)
+                one.sendall(b"HTTP/1.1 200 OK\r\n" + head % (len(text), text))
+
+        thread = threading.Thread(target=tell)
+        thread.start()
+        assert asked_for(listening.getsockname()[1]) == ["r1"]
+        thread.join()
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,18 @@ its container is the same.
 
 from __future__ import annotations
 
-import http.client
 import json
 import logging
 import socket
-import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from contextvars import copy_context
-from typing import Any
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.client import HTTPException, HTTPResponse
+from io import BytesIO
+from typing import Any, cast
 
 from millrace.homes import pods as names
 
@@ -26,34 +28,57 @@ Ask = Callable[[str, str], str | None]
 """From a pod's IP and name to the run id of its server; None where it does not say one."""
 
 _ANSWER_S = 2.0
-_MOST_BYTES = 4096
+_MOST_BYTES = 8192
 _AT_ONCE = 8
 
 
 def ask_pod(address: str, name: str, port: int = names.HEALTH_PORT) -> str | None:
-    """What the pod says at ``/incarnation``. Nothing follows from whatever is no such answer."""
-    connection = http.client.HTTPConnection(address, port, timeout=_ANSWER_S)
-    late = threading.Timer(_ANSWER_S, lambda: _hang_up(connection))
-    late.daemon = True
-    late.start()
+    """What the pod says at ``/incarnation``. Nothing follows from whatever is no such answer, all
+    of it within ``_ANSWER_S`` and ``_MOST_BYTES``."""
     try:
-        connection.request("GET", names.INCARNATION_PATH)
-        response = connection.getresponse()
-        text = response.read(_MOST_BYTES)
-    except (OSError, http.client.HTTPException) as error:
+        # It takes a socket, and asks it for nothing but a file to read.
+        with HTTPResponse(cast("socket.socket", _Heard(_heard(address, port)))) as response:
+            response.begin()
+            text = response.read(_MOST_BYTES)
+    except (OSError, HTTPException) as error:
         log.info("pod %s does not say its incarnation: %s", name, error)
         return None
-    finally:
-        late.cancel()
-        connection.close()
-    return said(name, text) if response.status == http.HTTPStatus.OK else None
+    return said(name, text) if response.status == HTTPStatus.OK else None
 
 
-def _hang_up(connection: http.client.HTTPConnection) -> None:
-    """End an answer that comes byte by byte, of which each is in time."""
-    # One that is closed by now, or was never open, has no socket to end.
-    with suppress(AttributeError, OSError):
-        connection.sock.shutdown(socket.SHUT_RDWR)
+def _heard(address: str, port: int) -> bytes:
+    """An answer to its end, with its head. It is read here, since a pod may be anybody's: it may
+    send byte after byte, each in time, or more than there is memory for. Raises ``OSError``."""
+    end_s = time.monotonic() + _ANSWER_S
+    heard = bytearray()
+    with socket.create_connection((address, port), _ANSWER_S) as connection:
+        connection.sendall(_question(address))
+        while len(heard) < _MOST_BYTES:
+            left_s = end_s - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError(f"no whole answer within {_ANSWER_S:g} s")
+            connection.settimeout(left_s)
+            part = connection.recv(_MOST_BYTES - len(heard))
+            if not part:
+                return bytes(heard)
+            heard += part
+    raise OSError(f"the answer has {_MOST_BYTES} bytes or more")
+
+
+def _question(address: str) -> bytes:
+    host = f"[{address}]" if ":" in address else address
+    lines = f"GET {names.INCARNATION_PATH} HTTP/1.1", f"Host: {host}", "Connection: close"
+    return "".join(f"{line}\r\n" for line in (*lines, "")).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """What was heard, as ``HTTPResponse`` takes it."""
+
+    data: bytes
+
+    def makefile(self, _: str) -> BytesIO:
+        return BytesIO(self.data)
 
 
 def said(name: str, text: bytes) -> str | None:
