@@ -14,9 +14,12 @@ from millrace.engine.driver import room
 from millrace.homes import pods
 from millrace.homes.passwords import ACKER_USER, of_root_key, secret_data
 from millrace.homes.pods import Role
-from millrace.pods.state_server import _STOP_S, LEAVE_S, QUIET_S, Farewell
+from millrace.pods.identity import Identity
+from millrace.pods.state_server import _STOP_S, LEAVE_S, QUIET_S, Farewell, ServerPod
 from millrace.protocol.types import Member
 from millrace.redisserver import open_client
+from millrace.state.embedded import EmbeddedServer
+from millrace_e2e.embedded import options
 from millrace_e2e.podprocess import (
     PASSWORD,
     ROOT,
@@ -215,6 +218,16 @@ def test_how_long_a_server_serves_that_is_to_end(passed_s, idle_s, goes_on):
     assert Farewell(50.0).goes_on(50.0 + passed_s, idle_s) is goes_on
 
 
+def test_a_server_that_does_not_say_who_uses_it_is_used_until_its_time_is_over():
+    farewell = Farewell(50.0)
+    for passed_s in (0.0, QUIET_S, LEAVE_S - 10.0):
+        assert farewell.goes_on_unsaid(50.0 + passed_s)
+    assert farewell.goes_on(40.0 + LEAVE_S, QUIET_S), "what was asked meanwhile is done only now"
+    assert farewell.goes_on(40.0 + LEAVE_S + QUIET_S - 0.1, 2 * QUIET_S)
+    assert not farewell.goes_on(40.0 + LEAVE_S + QUIET_S, 2 * QUIET_S)
+    assert not farewell.goes_on_unsaid(50.0 + LEAVE_S)
+
+
 def test_there_is_time_for_a_farewell_in_the_grace_period():
     assert pods.GRACE_S[Role.STATE_SERVER] > LEAVE_S + _STOP_S
     assert QUIET_S > 2 * room.LOOK_S, "a driver that has it in its view asks it twice"
@@ -238,6 +251,75 @@ def test_a_server_that_is_to_end_serves_as_long_as_it_is_used(pod):
     assert life.process.poll() is None
     driver.close()
     assert life.wait() == 0
+
+
+def test_a_server_that_hangs_while_it_is_used_is_not_taken_for_one_that_nobody_uses(pod):
+    """One that writes a large object to its disk, or forks to write its file anew, answers nobody
+    for seconds: not its pod, and not the driver either."""
+    life = pod()
+    life.incarnation()
+    driver = client(life, PASSWORD)
+    number = driver.info("server")["process_id"]
+    os.kill(number, signal.SIGSTOP)
+    try:
+        life.process.terminate()
+        time.sleep(QUIET_S + 3.0)  # longer than anything is waited for
+        assert life.process.poll() is None
+    finally:
+        os.kill(number, signal.SIGCONT)
+    assert driver.set("handed", "over")
+    driver.close()
+    assert life.wait() == 0
+
+
+def test_a_server_that_dies_while_it_is_to_end_is_not_waited_for(pod):
+    life = pod()
+    life.incarnation()
+    driver = client(life, PASSWORD)
+    number = driver.info("server")["process_id"]
+    life.process.terminate()
+    os.kill(number, signal.SIGKILL)
+    assert life.wait(LEAVE_S / 2) is not None
+
+
+def test_a_change_of_passwords_whose_answer_did_not_come_is_found_out(pod, tmp_path):
+    """The server has made it, and refuses the password that the pod knows of."""
+    life = pod()
+    life.incarnation()
+    client(life, PASSWORD).execute_command("ACL", "SETUSER", "default", "resetpass", f">{NEW}")
+    make_secret(tmp_path / "secret", NEW)
+    until(lambda: "accepted from now on" in life.log.read_text(), "it is found out", WAIT_S)
+    assert life.until(pods.READY_PATH) == "answers"
+    assert accepted(life, NEW)
+
+
+class Unheard(ServerPod):
+    """A pod that does not hear the first answers to its changes."""
+
+    unheard = 0
+
+    def _admit(self, wanted, password):
+        super()._admit(wanted, password)
+        if self.unheard:
+            self.unheard -= 1
+            raise redis.TimeoutError("unheard")
+
+
+def test_passwords_that_are_taken_back_after_an_answer_did_not_come_hold_again(tmp_path):
+    secret = make_secret(tmp_path / "secret", PASSWORD)
+    identity = Identity("words", "default", "words-state-0", "127.0.0.1")
+    made = Unheard(identity, secret, tmp_path / "state", options(password=PASSWORD))
+    made._server = EmbeddedServer.start(tmp_path / "state", "words-state-0", options())
+    with made._server:
+        made._accept(made._wanted())
+        for other in (NEW, "c" * 40):
+            made.unheard = 1
+            make_secret(secret, other)
+            made._follow_passwords()
+            assert not made._answers().good
+        make_secret(secret, PASSWORD)
+        made._follow_passwords()
+        assert made._answers().good
 
 
 def test_logs_are_json_with_the_key_of_the_resource(pod):

@@ -75,17 +75,28 @@ class Admitted:
 
 class Farewell:
     """Whether a server that is to end since ``since_s`` is still needed, by who uses it: whoever
-    has a view without it asks it for nothing, and whoever has ended is not connected."""
+    has a view without it asks it for nothing, and whoever has ended is not connected.
+
+    One that does not say who uses it may be busy with what they have asked for. It is needed, and
+    what was asked meanwhile is seen only afterwards, so that nobody is quiet before that.
+    """
 
     def __init__(self, since_s: float) -> None:
-        self._since_s = since_s
+        self._since_s = self._said_s = since_s
 
     def goes_on(self, now_s: float, idle_s: float | None) -> bool:
         """``idle_s``: how long nobody else has asked for anything; None: nobody is connected."""
-        passed_s = now_s - self._since_s
-        if idle_s is None or passed_s >= LEAVE_S:
+        if idle_s is None or self._over(now_s):
             return False
-        return min(idle_s, passed_s) < QUIET_S
+        return min(idle_s, now_s - self._said_s) < QUIET_S
+
+    def goes_on_unsaid(self, now_s: float) -> bool:
+        """The server lives, and does not say who uses it."""
+        self._said_s = now_s
+        return not self._over(now_s)
+
+    def _over(self, now_s: float) -> bool:
+        return now_s - self._since_s >= LEAVE_S
 
 
 class ServerPod:
@@ -98,6 +109,7 @@ class ServerPod:
         self._options = options
         self._server: EmbeddedServer | None = None
         self._accepted: Admitted | None = None
+        self._unsure: dict[str, None] = {}
         self._stopped = threading.Event()
         self._uid = os.environ.get(pods.UID, "")
 
@@ -132,19 +144,27 @@ class ServerPod:
 
     def _take_leave(self, clock: Clock) -> None:
         farewell, pause = Farewell(clock.monotonic_s()), threading.Event()
-        while farewell.goes_on(clock.monotonic_s(), self._idle_s()):
+        while self._goes_on(farewell, clock):
             pause.wait(LOOK_S)
             self._follow_passwords()
         log.info("nobody uses the server any more, or its time is over: it ends")
 
-    def _idle_s(self) -> float | None:
-        """As ``Farewell`` takes it; of a server that does not answer nobody gets anything."""
-        assert self._accepted is not None
+    def _goes_on(self, farewell: Farewell, clock: Clock) -> bool:
+        assert self._server is not None
+        if not self._server.alive():
+            return False
         try:
-            client = self._client(self._accepted.used)
-            known = cast("list[Mapping[str, str]]", client.client_list())
-        except redis.RedisError:
-            return None
+            idle_s = self._idle_s()
+        except redis.RedisError as error:
+            log.info("the server does not say who uses it: %s", error)
+            return farewell.goes_on_unsaid(clock.monotonic_s())
+        return farewell.goes_on(clock.monotonic_s(), idle_s)
+
+    def _idle_s(self) -> float | None:
+        """As ``Farewell`` takes it. Raises ``RedisError`` where the server does not say it."""
+        assert self._accepted is not None
+        client = self._client(self._accepted.used)
+        known = cast("list[Mapping[str, str]]", client.client_list())
         return min((float(one["idle"]) for one in known if one["name"] != OWN_NAME), default=None)
 
     def live(self) -> Answer:
@@ -188,17 +208,36 @@ class ServerPod:
         """Whoever is connected stays so; the Secret may be half written or wrong for a while."""
         try:
             wanted = self._wanted()
-            if wanted != self._accepted:
+            if wanted != self._accepted or self._unsure:
                 self._accept(wanted)
                 log.info("the Secret's passwords are accepted from now on, and no others")
         except (PodError, redis.RedisError) as error:
             log.warning("the passwords stay as they are: %s", error)
 
     def _accept(self, wanted: Admitted) -> None:
-        """Accept these passwords and no others: of each user all at once."""
+        """Accept these passwords and no others: of each user all at once.
+
+        A change that is not answered may have been made all the same. So the server is asked with
+        the password that it took last, or one of those that it may have been told since then.
+        """
         assert self._server is not None
         used = self._accepted.used if self._accepted else self._server.address.password
-        client: Any = self._client(used)
+        self._unsure[wanted.used] = None
+        refused: redis.AuthenticationError | None = None
+        for password in dict.fromkeys((used, *self._unsure)):
+            try:
+                self._admit(wanted, password)
+                break
+            except redis.AuthenticationError as error:
+                refused = refused or error
+        else:
+            assert refused is not None
+            raise refused
+        self._accepted = wanted
+        self._unsure.clear()
+
+    def _admit(self, wanted: Admitted, password: str | None) -> None:
+        client: Any = self._client(password)
         own = (f">{one}" for one in wanted.own)
         others = (f"#{one}" for one in wanted.others)
         if wanted.ackers:
@@ -209,7 +248,6 @@ class ServerPod:
             client.execute_command("ACL", "DELUSER", ACKER_USER)
         client.execute_command("ACL", "SETUSER", DEFAULT_USER, "resetpass", *own, *others)
         client.close()
-        self._accepted = wanted
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
