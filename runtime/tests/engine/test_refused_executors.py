@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+
+import pytest
 from moved_clock import Hands
 
+from millrace.engine.driver.home import refused
 from millrace.engine.driver.home.refused import LASTS_S, LOOK_S, OVER_S, RefusedExecutors
 from millrace.engine.jobs.refusals import cause
 from millrace.protocol import events as e
@@ -68,3 +72,20 @@ def test_of_what_the_client_says_the_api_server_s_words_count() -> None:
     assert cause("Operation: [create] for kind: [Pod] failed.") == (
         "Operation: [create] for kind: [Pod] failed."
     )
+
+
+def test_a_look_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refused, "LOOK_S", 0.01)
+    again, looks = threading.Event(), []
+
+    def drain() -> list[str]:
+        looks.append(None)
+        if len(looks) == 1:
+            raise OSError("the JVM is slow")
+        again.set()
+        return []
+
+    watch = RefusedExecutors(drain, Hands(), lambda _: None)
+    watch.start()
+    assert again.wait(20.0)
+    watch.stop()

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 
 from millrace.clock import Clock, SystemClock
+from millrace.engine.driver import room as looking
 from millrace.engine.driver.home.journal import StatusBoard
 from millrace.engine.driver.room import Room
 from millrace.engine.driver.statistics import ClockWatch, Statistics
@@ -18,8 +23,9 @@ from millrace.pods.driver import readiness
 from millrace.protocol import events as e
 from millrace.protocol.record import first_record
 from millrace.protocol.types import AttemptId, Phase, Tag, View
-from millrace.redisserver import MemoryUse
+from millrace.redisserver import MemoryUse, open_client
 from millrace_e2e.embedded import started
+from millrace_e2e.waiting import until
 
 UID = "room"
 
@@ -55,6 +61,57 @@ def test_what_servers_say_is_in_the_figures_and_one_that_is_away_is_left_out(tmp
     (figure,) = room.figures
     assert (figure.name, figure.limit_bytes, figure.full) == ("a", 16 << 20, False)
     assert 0 < figure.used_bytes < 16 << 20
+
+
+def test_one_that_hangs_keeps_no_other_from_being_asked(tmp_path):
+    """A server that is to end waits for being asked (``pods.state_server.QUIET_S``)."""
+    with started(tmp_path / "a", "a") as hangs, started(tmp_path / "b", "b") as leaves:
+        servers = (hangs, leaves)
+        members = tuple(one.address.member() for one in servers)
+        stores = Stores(UID, {one.address.name: one.address.password for one in servers}.get)
+        stores.use(View(UID, 1, 1, Phase.OPEN, 1, members, members, 1, (("a", "b"),)))
+        assert stores.memory().keys() == {"a", "b"}
+        os.kill(hangs.pid, signal.SIGSTOP)
+        try:
+            asking = ThreadPoolExecutor(1)
+            told = asking.submit(stores.memory)
+            assert told.result(10.0).keys() == {"b"}
+        finally:
+            os.kill(hangs.pid, signal.SIGCONT)
+        asking.shutdown()
+        assert stores.memory().keys() == {"a", "b"}
+
+
+def test_who_has_left_the_view_is_not_connected_to_any_more(tmp_path):
+    with started(tmp_path / "a", "a") as server:
+        member = server.address.member()
+        stores = Stores(UID, shared(server.address.password))
+        view = View(UID, 1, 1, Phase.OPEN, 1, (member,), (member,), 1, (("a",),))
+        stores.use(view)
+        assert stores.memory().keys() == {"a"}
+        with open_client(server.address.url, server.address.password, answer_s=5.0) as client:
+            assert len(client.client_list()) == 2
+            stores.use(replace(view, target=(), epoch=2))
+            assert stores.memory() == {}
+            until(lambda: len(client.client_list()) == 1, "it is not connected", 20.0)
+
+
+def test_a_look_that_fails_is_not_the_last(monkeypatch):
+    monkeypatch.setattr(looking, "LOOK_S", 0.01)
+    again, looks = threading.Event(), []
+
+    def ask():
+        looks.append(None)
+        if len(looks) == 1:
+            raise KeyError("nobody has thought of that")
+        again.set()
+        return {"state-0": MemoryUse(1, 1000)}
+
+    room = Room(ask, pytest.fail)
+    room.start()
+    assert again.wait(20.0)
+    until(lambda: room.figures, "the figures", 20.0)
+    room.stop()
 
 
 def test_a_driver_that_starts_keeps_what_is_known_of_the_windows():

@@ -10,7 +10,7 @@ import time
 import pytest
 import redis
 
-from millrace.engine.driver import room
+from millrace.engine.driver import room, uses
 from millrace.homes import pods
 from millrace.homes.passwords import ACKER_USER, of_root_key, secret_data
 from millrace.homes.pods import Role
@@ -231,6 +231,8 @@ def test_a_server_that_does_not_say_who_uses_it_is_used_until_its_time_is_over()
 def test_there_is_time_for_a_farewell_in_the_grace_period():
     assert pods.GRACE_S[Role.STATE_SERVER] > LEAVE_S + _STOP_S
     assert QUIET_S > 2 * room.LOOK_S, "a driver that has it in its view asks it twice"
+    # To connect and to be answered takes as long where another server hangs.
+    assert QUIET_S > room.LOOK_S + 2 * uses.ANSWER_S, "or once, where others hang"
 
 
 def test_a_server_that_is_to_end_serves_as_long_as_it_is_used(pod):

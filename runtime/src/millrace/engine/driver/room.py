@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 
 from millrace.homes.documents import ServerMemory
 from millrace.protocol import events as e
 from millrace.redisserver import MemoryUse
+
+log = logging.getLogger(__name__)
 
 LOOK_S = 2.0
 """How often they are asked."""
@@ -60,7 +63,11 @@ class Room:
 
     def _run(self) -> None:
         while not self._stopped.wait(LOOK_S):
-            self.look()
+            try:
+                self.look()
+            except Exception:
+                # The boundary of a thread: the next look may go well.
+                log.exception("looking at how full state servers are")
 
 
 def _warning(name: str, use: MemoryUse) -> str:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from millrace import crash
 from millrace.clock import Clock, SystemClock
 from millrace.engine.driver.letters import are_intact
+from millrace.engine.driver.uses import MemoryUses
 from millrace.errors import MillraceError, StateServerError
 from millrace.homes.passwords import PasswordOf
 from millrace.ids import Execution
@@ -100,6 +101,7 @@ class Stores:
         self._life = secrets.token_hex(8)
         self._password_of = password_of
         self._view: View | None = None
+        self._uses = MemoryUses(uid)
 
     def use(self, view: View) -> None:
         """From now on this is the view whose members hold the driver's own objects."""
@@ -284,14 +286,10 @@ class Stores:
             self._store(members[owner], stamp, name, data, when_full=True)
 
     def memory(self) -> dict[str, MemoryUse]:
-        """How full the state servers are, by name; without those that do not answer."""
-        found: dict[str, MemoryUse] = {}
-        for member in self._view.target if self._view is not None else ():
-            try:
-                found[member.name] = self.client(member).memory()
-            except StateServerError as error:
-                log.debug("the memory of %s is not known: %s", member.name, error)
-        return found
+        """How full the state servers are, by name; without those that do not answer soon. For one
+        thread at a time."""
+        members = self._view.target if self._view is not None else ()
+        return self._uses.of(self._address(member) for member in members)
 
     def fetch(self, name: str, groups: int = 0, digest: str = "") -> bytes:
         """Read an object from the first owner that gives it intact, without a stamp; a damaged one

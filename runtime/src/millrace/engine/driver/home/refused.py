@@ -8,11 +8,14 @@ What happens if the driver dies: the next one is refused, too, and tells it anew
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 
 from millrace.clock import Clock
 from millrace.protocol import events as e
+
+log = logging.getLogger(__name__)
 
 LOOK_S = 2.0
 """Spark asks every second."""
@@ -63,4 +66,8 @@ class RefusedExecutors:
 
     def _run(self) -> None:
         while not self._stopped.wait(LOOK_S):
-            self.look()
+            try:
+                self.look()
+            except Exception:
+                # The boundary of a thread: the next look may go well.
+                log.exception("looking at what the cluster refuses")
