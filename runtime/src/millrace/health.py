@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import socket
 import threading
-from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, ClassVar
 
 from millrace.clock import Clock, SystemClock
 from millrace.homes import pods
 
 log = logging.getLogger(__name__)
 
-_ASKING_S = 5.0
+ASKING_S = 5.0
+"""How long a request may take to arrive. An answer is sent in as long, or given up."""
 
 MOST_AT_ONCE = 32
-"""Requests that are answered at the same time. Who asks is not known: one that is behind these cuts
-off the oldest, so that slow ones keep nobody from an answer, and cost no more than that."""
+"""Threads that requests have. Who asks is not known: where there are as many, one that comes cuts
+off the oldest that is still being read or sent, so that slow ones keep nobody from an answer, and
+cost no more than that. One that is being answered ends by itself."""
+
+MOST_BYTES = 8192
+"""Of a request, with all its headers."""
+
+_CUT_S = 0.1
+"""How long one that is cut off is given to end before another one is, too."""
+
+_WAITING = 128
 
 _TEXT = "text/plain; charset=utf-8"
 
@@ -69,15 +80,81 @@ class Beat:
         return Answer(ago_s <= within_s, f"went on {ago_s:.1f} s ago")
 
 
+class LongRequestError(Exception):
+    """A request has more than ``MOST_BYTES``."""
+
+
+class _Request(io.RawIOBase):
+    """What comes over a connection: of each request ``MOST_BYTES`` at most, until its time is over,
+    however it comes. Raises ``LongRequestError`` and ``OSError``."""
+
+    def __init__(self, connection: socket.socket, within_s: float) -> None:
+        self._connection = connection
+        self._within_s = within_s
+        self.begin()
+
+    def begin(self) -> None:
+        """What follows is another request."""
+        self._left = MOST_BYTES
+        self._end_s = time.monotonic() + self._within_s
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left_s = self._end_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the request takes too long")
+        if self._left == 0:
+            raise LongRequestError(f"a request of more than {MOST_BYTES} bytes")
+        self._connection.settimeout(left_s)
+        try:
+            size = self._connection.recv_into(memoryview(buffer)[: self._left])
+        finally:
+            self._connection.settimeout(self._within_s)
+        if size == 0 and self._left < MOST_BYTES:
+            raise ConnectionError("the request ends in the middle")
+        self._left -= size
+        return size
+
+
+class BoundedHandler(BaseHTTPRequestHandler):
+    """One connection. A request that is too long is told so, one that is too slow is cut off."""
+
+    timeout: ClassVar[float] = ASKING_S
+    server: BoundedServer
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self._request = _Request(self.connection, self.timeout)
+        self.rfile = io.BufferedReader(self._request)
+
+    def handle_one_request(self) -> None:
+        self._request.begin()
+        try:
+            super().handle_one_request()
+        except LongRequestError:
+            # It may have come to an end before there was a word of it.
+            self.requestline = self.request_version = self.command = ""
+            self.close_connection = True
+            self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 the base's name
+        log.debug(format, *args)
+
+
 class BoundedServer(ThreadingHTTPServer):
     """Answers ``MOST_AT_ONCE``. On a cluster of IPv6 alone a pod has no other address."""
 
     daemon_threads = True
+    request_queue_size = _WAITING
     address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
 
-    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        self._asking: deque[socket.socket] = deque()
-        self._lock = threading.Lock()
+    def __init__(self, address: tuple[str, int], handler: type[BoundedHandler]) -> None:
+        self._change = threading.Condition()
+        self._open: dict[socket.socket, None] = {}
+        self._spared: set[socket.socket] = set()
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
@@ -86,36 +163,66 @@ class BoundedServer(ThreadingHTTPServer):
         super().server_bind()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        with self._lock:
-            self._asking.append(request)
-            cut = self._asking.popleft() if len(self._asking) > MOST_AT_ONCE else None
-            if cut is not None:
-                with suppress(OSError):
-                    cut.shutdown(socket.SHUT_RDWR)
+        if not self._has_room():
+            # The threads that there are hang: one more would, too.
+            super().shutdown_request(request)
+            return
+        with self._change:
+            self._open[request] = None
         super().process_request(request, client_address)
 
+    @contextmanager
+    def answering(self, request: Any) -> Iterator[None]:
+        """An answer is being made, for which nobody is waited: to cut it off frees nothing."""
+        with self._change:
+            self._spared.add(request)
+        try:
+            yield
+        finally:
+            with self._change:
+                self._spared.discard(request)
+                self._change.notify()
+
     def shutdown_request(self, request: Any) -> None:
-        with self._lock, suppress(ValueError):
-            self._asking.remove(request)
         super().shutdown_request(request)
+        with self._change:
+            self._open.pop(request, None)
+            self._change.notify()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.debug("%s went away", client_address, exc_info=True)
+
+    def _has_room(self) -> bool:
+        """Whether another thread may be begun, when one has ended; only one thread asks."""
+        cut: set[socket.socket] = set()
+        end_s = time.monotonic() + ASKING_S
+        with self._change:
+            while len(self._open) >= MOST_AT_ONCE:
+                left_s = end_s - time.monotonic()
+                if left_s <= 0:
+                    return False
+                for one in self._open:
+                    if one not in cut and one not in self._spared:
+                        cut.add(one)
+                        with suppress(OSError):
+                            one.shutdown(socket.SHUT_RDWR)
+                        break
+                self._change.wait(min(left_s, _CUT_S))
+        return True
 
 
 def serve(questions: Questions, port: int = pods.HEALTH_PORT) -> ThreadingHTTPServer:
     """Answer on all addresses of the pod until the process ends; the server, for its port."""
 
-    class Handler(BaseHTTPRequestHandler):
-        timeout = _ASKING_S
-
+    class Handler(BoundedHandler):
         def do_GET(self) -> None:
             ask = questions.get(self.path)
             if ask is None:
                 self._send(HTTPStatus.NOT_FOUND, "ask for " + ", ".join(questions))
                 return
             try:
-                answer = ask()
+                with self.server.answering(self.request):
+                    answer = ask()
             except Exception:
                 # The boundary of a request: who cannot say that it is well is not.
                 log.exception("%s", self.path)
@@ -132,9 +239,6 @@ def serve(questions: Questions, port: int = pods.HEALTH_PORT) -> ThreadingHTTPSe
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 the base's name
-            log.debug(format, *args)
 
     server = BoundedServer(("", port), Handler)
     threading.Thread(target=server.serve_forever, name="health", daemon=True).start()

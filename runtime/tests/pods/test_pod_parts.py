@@ -11,7 +11,8 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ import pytest
 from millrace.engine.jobs import classes
 from millrace.engine.jobs.session import SHIPPED, SessionSettings, session_conf
 from millrace.errors import ExitCode
-from millrace.health import MOST_AT_ONCE, Answer, Beat, serve
+from millrace.health import ASKING_S, MOST_AT_ONCE, MOST_BYTES, Answer, Beat, serve
 from millrace.homes import pods
 from millrace.homes.documents import Status
 from millrace.homes.pods import Role
@@ -172,6 +173,91 @@ def test_many_that_ask_and_never_end_cost_a_few_threads_and_keep_nobody_from_an_
             one.close()
         server.shutdown()
         server.server_close()
+
+
+@contextmanager
+def well(answer: Callable[[], Answer] = lambda: Answer(True, "well")) -> Iterator[int]:
+    """The port of a server that says at /live that it is well, and at /other what is given."""
+    server = serve({"/live": lambda: Answer(True, "well"), "/other": answer}, 0)
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def is_well(port: int) -> bool:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/live", timeout=10) as said:
+        return said.read() == b"well\n"
+
+
+@pytest.mark.parametrize("begin", [b"GET /live HTTP/1.1\r\nX: ", b"GET /"])
+def test_a_request_has_so_many_bytes_and_no_more(begin: bytes):
+    """Whoever reaches the port could have this process's memory otherwise."""
+    with well() as port, socket.create_connection(("127.0.0.1", port), 20) as long:
+        long.sendall(begin.ljust(MOST_BYTES, b"x"))
+        said = long.makefile("rb").read()
+        assert said.startswith(b"HTTP/1.0 431 ")
+        assert is_well(port)
+    with well() as port, socket.create_connection(("127.0.0.1", port), 20) as fits:
+        head = b"GET /live HTTP/1.1\r\nX: "
+        fits.sendall(head.ljust(MOST_BYTES - 4, b"x") + b"\r\n\r\n")
+        assert fits.makefile("rb").read().endswith(b"\r\n\r\nwell\n")
+
+
+@pytest.mark.parametrize("line", [b"GET /live HTTP/1.1\r\n", b""])
+def test_a_request_that_comes_byte_by_byte_is_given_up(line: bytes):
+    with well() as port, socket.create_connection(("127.0.0.1", port), 20) as slow:
+        slow.sendall(line)
+        until(lambda: refuses(slow), "it is cut off", 4 * ASKING_S)
+        assert is_well(port)
+
+
+def refuses(slow: socket.socket) -> bool:
+    """Whether whoever reads there takes no other byte."""
+    try:
+        slow.sendall(b"x")
+    except ConnectionError:
+        return True
+    return False
+
+
+def test_a_request_that_ends_in_the_middle_is_none():
+    asked = []
+    with well(lambda: asked.append(1) or Answer(True)) as port:
+        with socket.create_connection(("127.0.0.1", port), 20) as half:
+            half.sendall(b"GET /other HTTP/1.1\r\nX: ")
+            half.shutdown(socket.SHUT_WR)
+            assert half.makefile("rb").read() == b""
+        assert is_well(port)
+    assert asked == []
+
+
+def test_answers_that_hang_have_no_more_threads_than_there_are_for_all():
+    """A socket that is closed says nothing of the thread that works for it."""
+    go_on, entered = threading.Event(), []
+
+    def hang() -> Answer:
+        entered.append(1)
+        go_on.wait(60.0)
+        return Answer(True)
+
+    with well(hang) as port:
+        before = threading.active_count()
+        asking = [socket.create_connection(("127.0.0.1", port), 20) for _ in range(100)]
+        for one in asking:
+            one.sendall(b"GET /other HTTP/1.0\r\n\r\n")
+        until(lambda: len(entered) >= MOST_AT_ONCE, "all threads are taken", 20.0)
+        asking[-1].settimeout(1.0)
+        with pytest.raises(TimeoutError):
+            asking[-1].recv(1)
+        assert threading.active_count() <= before + MOST_AT_ONCE
+        go_on.set()
+        assert is_well(port)
+        asking[0].settimeout(20)
+        assert asking[0].recv(12) == b"HTTP/1.0 200", "what is being answered is not cut off"
+        for one in asking:
+            one.close()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])

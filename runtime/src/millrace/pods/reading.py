@@ -16,11 +16,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, urlsplit
 
 from millrace.errors import MillraceError, StateServerError
-from millrace.health import BoundedServer
+from millrace.health import BoundedHandler, BoundedServer
 from millrace.homes import pods
 from millrace.protocol.server import Found, NotOwner
 from millrace.state.client import StateAddress, StateClient
@@ -121,13 +120,14 @@ def serve_readers(reading: OwnServerReading, port: int = pods.READING_PORT) -> B
     """Answer on the pod's loopback until the process ends; the server, for its port. None where the
     port is taken, by user code for example: nothing but readers needs it."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(BoundedHandler):
         protocol_version = "HTTP/1.1"
         timeout = ASKING_S
 
-        def do_GET(self) -> None:
+        def do_GET(self) -> None:  # noqa: N802 the base's name
             try:
-                told = reading.told(self.path, self.headers.get("Authorization", ""))
+                with self.server.answering(self.request):
+                    told = reading.told(self.path, self.headers.get("Authorization", ""))
             except Exception:
                 # The boundary of a request.
                 log.exception("reading the state server")
@@ -140,9 +140,6 @@ def serve_readers(reading: OwnServerReading, port: int = pods.READING_PORT) -> B
                 self.send_header("Content-Length", str(len(told.body)))
             self.end_headers()
             self.wfile.write(told.body)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 the base's name
-            log.debug(format, *args)
 
     class Server(BoundedServer):
         address_family = socket.AF_INET
