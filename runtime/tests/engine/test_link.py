@@ -165,6 +165,19 @@ def test_strangers_are_turned_away(place, monkeypatch, kind):
             answer(listener.accept()[0])
 
 
+def test_the_first_message_is_bounded_for_a_task_too(place, monkeypatch):
+    """Whoever has the address of a driver that is gone says nothing that is signed."""
+    monkeypatch.setattr(link, "_FIRST_BYTES", 4096)
+    with again(place) as (driver, task):
+        driver.write(struct.pack("!I", 4097))
+        with pytest.raises(LinkError, match="of 4097 bytes, where at most 4096 are expected"):
+            task.receive("work")
+    with again(place) as (driver, task):
+        for size in (1, 10_000):
+            driver.send("work", bytes(size))
+            assert task.receive("work") == bytes(size)
+
+
 def trickle(stranger: socket.socket) -> None:
     """Bytes of a greeting, one in less than what either end waits for."""
     with suppress(OSError):

@@ -42,6 +42,7 @@ GREETING_S = 5.0
 
 _LENGTH = struct.Struct("!I")
 _MOST_BYTES = (1 << 32) - 1
+_FIRST_BYTES = 256 << 20
 _PART_BYTES = 1 << 20
 _GREETING_BYTES = 4096
 _FRESH_BYTES = 32
@@ -159,7 +160,12 @@ class TaskLink:
             self.write(_LENGTH.pack(len(data)) + data)
 
     def receive(self, purpose: str, most_bytes: int = _MOST_BYTES) -> Any:
-        """The next message. Raises ``LinkError`` and ``UnsignedError``."""
+        """The next message. Raises ``LinkError`` and ``UnsignedError``.
+
+        A task knows its driver by the first one: until then somebody else may be at its address.
+        """
+        if not self._received:
+            most_bytes = min(most_bytes, _FIRST_BYTES)
         (size,) = _LENGTH.unpack(self.read(_LENGTH.size))
         if size > most_bytes:
             raise LinkError(f"a message of {size} bytes, where at most {most_bytes} are expected")
