@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from operator import itemgetter
 from typing import Any, ClassVar
 
 from millrace.clock import Clock, SystemClock
@@ -32,7 +33,7 @@ MOST_BYTES = 8192
 """Of a request, with all its headers."""
 
 _CUT_S = 0.1
-"""How long one that is cut off is given to end before another one is, too."""
+"""Nobody is cut off before that, nor another one before the last had as long to end."""
 
 _WAITING = 128
 
@@ -153,8 +154,8 @@ class BoundedServer(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BoundedHandler]) -> None:
         self._change = threading.Condition()
-        self._open: dict[socket.socket, None] = {}
-        self._spared: set[socket.socket] = set()
+        # Since when each is being read or sent; None while its answer is made.
+        self._open: dict[socket.socket, float | None] = {}
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
@@ -168,19 +169,19 @@ class BoundedServer(ThreadingHTTPServer):
             super().shutdown_request(request)
             return
         with self._change:
-            self._open[request] = None
+            self._open[request] = time.monotonic()
         super().process_request(request, client_address)
 
     @contextmanager
     def answering(self, request: Any) -> Iterator[None]:
         """An answer is being made, for which nobody is waited: to cut it off frees nothing."""
         with self._change:
-            self._spared.add(request)
+            self._open[request] = None
         try:
             yield
         finally:
             with self._change:
-                self._spared.discard(request)
+                self._open[request] = time.monotonic()
                 self._change.notify()
 
     def shutdown_request(self, request: Any) -> None:
@@ -194,21 +195,23 @@ class BoundedServer(ThreadingHTTPServer):
 
     def _has_room(self) -> bool:
         """Whether another thread may be begun, when one has ended; only one thread asks."""
-        cut: set[socket.socket] = set()
         end_s = time.monotonic() + ASKING_S
         with self._change:
             while len(self._open) >= MOST_AT_ONCE:
-                left_s = end_s - time.monotonic()
-                if left_s <= 0:
+                now_s = time.monotonic()
+                if now_s >= end_s:
                     return False
-                for one in self._open:
-                    if one not in cut and one not in self._spared:
-                        cut.add(one)
-                        with suppress(OSError):
-                            one.shutdown(socket.SHUT_RDWR)
-                        break
-                self._change.wait(min(left_s, _CUT_S))
+                self._cut_oldest(now_s)
+                self._change.wait(min(end_s - now_s, _CUT_S))
         return True
+
+    def _cut_oldest(self, now_s: float) -> None:
+        waited = [(since_s, one) for one, since_s in self._open.items() if since_s is not None]
+        since_s, oldest = min(waited, key=itemgetter(0), default=(now_s, None))
+        if oldest is not None and now_s - since_s >= _CUT_S:
+            self._open[oldest] = now_s  # it is about to end: the next one is another
+            with suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)
 
 
 def serve(questions: Questions, port: int = pods.HEALTH_PORT) -> ThreadingHTTPServer:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from millrace import health
 from millrace.engine.jobs import classes
 from millrace.engine.jobs.session import SHIPPED, SessionSettings, session_conf
 from millrace.errors import ExitCode
@@ -257,6 +258,36 @@ def test_answers_that_hang_have_no_more_threads_than_there_are_for_all():
         asking[0].settimeout(20)
         assert asking[0].recv(12) == b"HTTP/1.0 200", "what is being answered is not cut off"
         for one in asking:
+            one.close()
+
+
+def test_one_that_has_just_come_is_not_cut_off_for_the_next(monkeypatch):
+    """It may be the only one of all that is read, as a probe is while others are answered."""
+    monkeypatch.setattr(health, "_CUT_S", ASKING_S)
+    go_on, entered = threading.Event(), []
+
+    def hang() -> Answer:
+        entered.append(1)
+        go_on.wait(60.0)
+        return Answer(True)
+
+    with well(hang) as port:
+        asking = [
+            socket.create_connection(("127.0.0.1", port), 20) for _ in range(MOST_AT_ONCE - 1)
+        ]
+        for one in asking:
+            one.sendall(b"GET /other HTTP/1.0\r\n\r\n")
+        until(lambda: len(entered) == len(asking), "they are answered", 20.0)
+        probe = socket.create_connection(("127.0.0.1", port), 20)
+        asking.append(socket.create_connection(("127.0.0.1", port), 20))
+        probe.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            probe.recv(1)
+        probe.settimeout(20)
+        probe.sendall(b"GET /live HTTP/1.0\r\n\r\n")
+        assert probe.makefile("rb").read().endswith(b"well\n")
+        go_on.set()
+        for one in (probe, *asking):
             one.close()
 
 
