@@ -13,7 +13,7 @@ import pytest
 from millrace.checked import with_checksum
 from millrace.errors import NewerFormatError
 from millrace.homes import codec, pods
-from millrace.homes.documents import Ask, Proposal, Request, RunEvent, Status
+from millrace.homes.documents import Ask, Proposal, Request, RunEvent, ServerTrouble, Status
 from millrace.homes.memory import MemoryHome
 from millrace.homes.stores import HomeAwayError
 from millrace.homes.tuning import Tuning
@@ -247,3 +247,16 @@ def test_files_are_their_users_alone_whatever_the_umask_is(tmp_path):
     for path in tmp_path.rglob("*"):
         assert path.stat().st_mode & 0o077 == 0, path
     assert not list(tmp_path.rglob("*.new"))
+
+
+def test_texts_for_people_can_be_read_whatever_name_of_a_file_is_in_them():
+    """One that is not UTF-8 is a text with halves of characters, which JSON takes and nobody
+    reads."""
+    said, written_out = "caf\udce9.bin is broken", r"caf\udce9.bin is broken"
+    event = RunEvent(1.0, "SinkAway", said)
+    assert codec.decode_line(RunEvent, codec.encode_line(event).encode()).text == written_out
+    trouble = ServerTrouble("state-0", "StateServerAway", said)
+    told = Status(state="failed", reason=said, troubles=(trouble,), refused=said)
+    found = codec.decode(Status, json.dumps(codec.encode(told)))
+    assert (found.reason, found.refused) == (written_out, written_out)
+    assert found.troubles == (replace(trouble, text=written_out),)

@@ -346,6 +346,8 @@ def test_the_message_of_an_end_is_for_the_kubelet_alone(tmp_path):
     file.touch()
     tell_end("ä" * LONGEST, file)
     assert 4090 > len(file.read_bytes()) > LONGEST - 2
+    tell_end("caf\udce9.bin is broken", file)
+    assert file.read_bytes() == rb"caf\udce9.bin is broken"
 
 
 def started_by_spark():

@@ -20,13 +20,22 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, PlainSerializer
 
 from millrace.homes.codec import STRICT, decode
 from millrace.homes.tuning import Tuning
 from millrace.protocol.types import Member, Totals
 
 Index = Annotated[int, Field(ge=0)]
+
+
+def _readable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
+
+
+ForPeople = Annotated[str, PlainSerializer(_readable)]
+"""A text that may repeat whatever was found, such as the name of a file that is not UTF-8: what no
+encoding takes is written out, since a document that has it could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +223,7 @@ class ServerTrouble:
 
     name: str
     kind: str
-    text: str
+    text: ForPeople
 
 
 class Outcome(StrEnum):
@@ -248,7 +257,7 @@ class Answer:
     outcome: Outcome
     snapshot: KeptSnapshot | None = None
     place: str = ""
-    text: str = ""
+    text: ForPeople = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +297,7 @@ class Status:
     pid: int | None = None
     state: str | None = None
     spark: str | None = None
-    reason: str | None = None
+    reason: ForPeople | None = None
     uid: str | None = None
     execution: int | None = None
     epoch: int | None = None
@@ -310,7 +319,7 @@ class Status:
     ackers: AckerAdvice | None = None
     executors: Index | None = None
     troubles: tuple[ServerTrouble, ...] | None = None
-    refused: str | None = None
+    refused: ForPeople | None = None
 
     @property
     def own(self) -> bool:
@@ -336,7 +345,7 @@ class RunEvent:
 
     time: float
     kind: str
-    text: str
+    text: ForPeople
     window: int = 0
     warning: bool = False
 

@@ -12,8 +12,9 @@ LONGEST = 4000
 
 def tell_end(text: str, file: Path = FILE) -> None:
     """Leave the cause of an end; outside of a container nothing is left."""
-    data = text.encode()[:LONGEST].decode(errors="ignore")
+    # A name of a file that is not UTF-8 stands in a text as what no encoding takes.
+    data = text.encode(errors="backslashreplace")[:LONGEST].decode(errors="ignore")
     # Only the kubelet makes the file.
     if file.exists():
         with suppress(OSError):
-            file.write_text(data)
+            file.write_text(data, encoding="utf-8")
