@@ -149,6 +149,35 @@ def test_dead_letters_never_grow_fewer(told: Told) -> None:
     assert told.values()["millrace_dead_letters_total",] == 7
 
 
+def test_new_dead_letters_count_whatever_is_dropped_in_the_same_record(told: Told) -> None:
+    old = DeadSegment("3.1.1/dead", 1, 10)
+    before = Totals(roots=90, windows=1, dead=10)
+    told.record = replace(told.record, sealed=1, intents=opened(2), dead=(old,), totals=before)
+    told.commit()
+    new = DeadSegment("3.2.1/dead", 2, 3)
+    told.commit(
+        sealed=2, intents=(), dead=(new,), totals=Totals(roots=97, windows=2, dead=3)
+    )
+    assert told.values()["millrace_dead_letters_total",] == 13
+    assert told.values()["millrace_dead_letters_held",] == 3
+
+
+def test_letters_that_stand_in_a_newer_segment_are_not_counted_again(told: Told) -> None:
+    """Two were dropped of ten, and three came behind them, of ten roots."""
+    old = DeadSegment("3.1.1/dead", 1, 10)
+    before = Totals(roots=90, windows=1, dead=10)
+    told.record = replace(told.record, sealed=1, intents=opened(2), dead=(old,), totals=before)
+    told.commit()
+    both = DeadSegment("3.2.1/dead", 2, 13, (0, 1))
+    told.commit(
+        sealed=2,
+        intents=(),
+        dead=(both,),
+        totals=Totals(roots=95, windows=2, replays=1, dead=11, dropped=1),
+    )
+    assert told.values()["millrace_dead_letters_total",] == 13
+
+
 def test_a_driver_has_recovered_once_it_can_run_windows(told: Told) -> None:
     told.statistics.spark_runs = lambda: False
     told.commit().after(2).look(Phase.MOVING).after(1).look()

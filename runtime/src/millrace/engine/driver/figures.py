@@ -68,8 +68,7 @@ class DriverFigures:
         if before is None or self._dead is None:
             self._dead = dead
             return
-        # The record's own number is of those that are dead still: a replay takes from it.
-        self._dead += max(0, dead - before.totals.dead)
+        self._dead += newly_dead(before, record)
         if record.sealed > before.sealed:
             now_s = self._clock.monotonic_s()
             for window in range(before.sealed + 1, record.sealed + 1):
@@ -143,6 +142,25 @@ class DriverFigures:
         since_s = self._since.pop(of, None)
         if since_s is not None:
             self._recoveries[of].observe(self._clock.monotonic_s() - since_s)
+
+
+def newly_dead(before: Record, record: Record) -> int:
+    """How many dead letters came between two records, whichever were dropped or replayed then.
+
+    The record's own number is of those that are dead still. New letters are in new segments, which
+    may begin with those of an older one; and none is of a root that was processed, is to be
+    replayed or was dropped.
+    """
+    known = {one.name for one in before.dead}
+    most = sum(one.count for one in record.dead if one.name not in known)
+    intents = {intent.window: intent for intent in before.intents}
+    sealed = range(before.sealed + 1, record.sealed + 1)
+    if all(window in intents for window in sealed):
+        old, new = before.totals, record.totals
+        settled = (new.roots - old.roots) + (new.replays - old.replays)
+        settled += new.dropped - old.dropped
+        most = min(most, sum(intents[window].roots for window in sealed) - settled)
+    return max(0, record.totals.dead - before.totals.dead, most)
 
 
 def _runs(status: Status) -> bool:
