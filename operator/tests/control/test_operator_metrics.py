@@ -27,7 +27,7 @@ from millrace_operator.control.reconciler import Result
 from millrace_operator.control.workers import ALL, LOOK_S, Queue, Work, Workers
 from millrace_operator.kube.acting import NotLeadingError
 from millrace_operator.kube.objects import RefusedError, StaleError
-from millrace_operator.kube.observing import Key
+from millrace_operator.kube.observing import Key, Orphans
 
 WORDS = Key("jobs", "words")
 
@@ -39,12 +39,16 @@ class Reconciling:
     clock: HandClock
     end: Callable[[Key], Result] = lambda _: Result(status=standing())
     takes_s: float = 0.0
+    told: list[str] = field(default_factory=list)
 
     def turn(self, key: Key) -> Result:
         self.clock.time_s += self.takes_s
         return self.end(key)
 
     def tell(self, key: Key, error: MillraceError) -> None: ...
+
+    def tell_orphans(self, namespace: str) -> None:
+        self.told.append(namespace)
 
 
 @dataclass
@@ -126,6 +130,25 @@ def test_what_did_not_happen_yet_has_no_time(world: World):
     assert catalogue.LAST_RECONCILIATION.name not in names
     assert catalogue.LAST_LIST.name not in names
     assert world.values()["millrace_operator_lists_total", "done"] == 0
+
+
+def test_one_that_leads_is_late_with_a_list_from_then_on(world: World):
+    """Whoever lists nothing at all is to be noticed, too."""
+    world.clock.time_s += 7.0
+    began_s = world.clock.now_s()
+    world.workers.start(count=0)
+    world.clock.time_s += 600.0
+    assert world.values()[catalogue.LAST_LIST.name,] == began_s
+    world.work(ALL)
+    assert world.values()[catalogue.LAST_LIST.name,] == world.clock.now_s()
+
+
+def test_a_look_at_snapshots_without_a_topology_is_no_turn_of_one(world: World):
+    world.work(Orphans("jobs"))
+    assert world.turns.told == ["jobs"]
+    assert world.values()["millrace_operator_reconciliation_seconds_count",] == 0
+    assert world.values()["millrace_operator_reconciliations_total", "done"] == 0
+    assert (catalogue.LAST_RECONCILIATION.name,) not in world.values()
 
 
 @pytest.mark.parametrize(

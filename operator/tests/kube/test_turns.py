@@ -259,6 +259,11 @@ def test_a_turn_says_where_the_topology_stands_until_it_is_gone(world: World):
     second = world.operator().turn(KEY)
     assert second.status is not None
     assert second.status.phase == world.resource["status"]["phase"] == "Running"
+    world.resource["metadata"]["deletionTimestamp"] = "2026-02-01T00:00:00Z"
+    third = world.operator().turn(KEY)
+    assert third.status is not None
+    assert third.status.phase == "Deleting"
+    assert world.resource["status"]["phase"] == "Running", "nothing is written any more"
     del world.api.objects[TOPOLOGY]
     assert world.operator().turn(KEY).status is None
 

@@ -97,6 +97,10 @@ class Turns:
         self._reconciled_s: float | None = None
         self._listed_s: float | None = None
 
+    def begin(self) -> None:
+        """This operator leads from now on: it is late with a list that does not follow."""
+        self._listed_s = self._clock.now_s()
+
     def reconciled(self, ended: Ended, took_s: float) -> None:
         """A turn for one topology is over."""
         self._reconciliations.add(ended)

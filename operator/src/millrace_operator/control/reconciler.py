@@ -13,7 +13,7 @@ from millrace.errors import MillraceError
 from millrace.homes.pods import TOPOLOGY_LABEL
 from millrace.homes.stores import HomeAwayError
 from millrace.topology.model import KIND
-from millrace_operator.api.resources import TopologyStatus
+from millrace_operator.api.resources import Phase, TopologyStatus
 from millrace_operator.api.settings import OperatorSettings
 from millrace_operator.kube import kinds, reading
 from millrace_operator.kube.acting import (
@@ -118,6 +118,9 @@ class Reconciler:
         actions = (*made.actions, *made.at_end)
         told = [action.status for action in actions if isinstance(action, WriteStatus)]
         status = [seen.observed.resource.status, *told][-1]
+        if seen.observed.resource.deleting:
+            # Nothing is written any more, and the phase that was is no phase of one that goes.
+            status = status.model_copy(update={"phase": Phase.DELETING})
         return Result(again_s, bool(acting.refusals), status=status)
 
     def tell_orphans(self, namespace: str) -> None:

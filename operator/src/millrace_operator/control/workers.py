@@ -73,6 +73,7 @@ class Workers:
 
     def start(self, count: int = WORKERS) -> None:
         self._looked_s = self._moved_s = self._clock.monotonic_s()
+        self.turns.begin()
         self._queue.add(ALL)
         for number in range(count):
             thread = threading.Thread(target=self._work, name=f"worker-{number}", daemon=True)
@@ -150,7 +151,7 @@ class Workers:
                 self._queue.failed(key)
             if isinstance(key, Everything):
                 self.turns.listed(ended)
-            else:
+            elif isinstance(key, Key):
                 self.turns.reconciled(ended, self._clock.monotonic_s() - start_s)
 
     def _do(self, key: Work) -> Ended:

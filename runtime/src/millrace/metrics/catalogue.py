@@ -152,7 +152,8 @@ LAST_RECONCILIATION = _gauge(
     "When a turn for a topology went well last.",
 )
 LAST_LIST = _gauge(
-    "millrace_operator_last_list_timestamp_seconds", "When all topologies were listed last."
+    "millrace_operator_last_list_timestamp_seconds",
+    "When all topologies were listed last; before the first time, since when this operator leads.",
 )
 QUEUE_DEPTH = _gauge("millrace_operator_queue_depth", "Topologies that are due and wait.")
 QUEUE_WAIT = _gauge(
