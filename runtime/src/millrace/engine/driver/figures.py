@@ -151,15 +151,15 @@ def newly_dead(before: Record, record: Record) -> int:
     may begin with those of an older one; and none is of a root that was processed, is to be
     replayed or was dropped.
     """
+    if record.sealed <= before.sealed:
+        return 0
     known = {one.name for one in before.dead}
     most = sum(one.count for one in record.dead if one.name not in known)
-    intents = {intent.window: intent for intent in before.intents}
-    sealed = range(before.sealed + 1, record.sealed + 1)
-    if all(window in intents for window in sealed):
+    sealed = [one for one in before.intents if before.sealed < one.window <= record.sealed]
+    if len(sealed) == record.sealed - before.sealed:
         old, new = before.totals, record.totals
-        settled = (new.roots - old.roots) + (new.replays - old.replays)
-        settled += new.dropped - old.dropped
-        most = min(most, sum(intents[window].roots for window in sealed) - settled)
+        settled = new.roots - old.roots + new.replays - old.replays + new.dropped - old.dropped
+        most = min(most, sum(one.roots for one in sealed) - settled)
     return max(0, record.totals.dead - before.totals.dead, most)
 
 
