@@ -17,7 +17,7 @@ from millrace.homes import codec, pods
 from millrace.homes.documents import Ask, Request, RunEvent, RunningWindow
 from millrace.protocol.types import Member, Phase, Totals
 from millrace.remote import scaling, snapshots
-from millrace.remote.cluster import ClusterError, connect
+from millrace.remote.cluster import ClusterError, NotThereError, connect
 from millrace.remote.overview import overview
 from millrace.remote.topology import RemoteTopology, find
 
@@ -137,7 +137,13 @@ def test_watching_goes_on_while_the_api_server_is_away(
     assert kept["state"] == "running"
     assert kept["warnings"][0].startswith("not up to date: context here: ")
     cluster.refused = {"words": 403}
+    kept = look()
+    assert "refused to you" in kept["warnings"][0]
     with pytest.raises(ClusterError, match="refused to you"):
+        Looking(words)()
+    cluster.refused = {}
+    del cluster.objects[f"{TOPOLOGIES}/words"]
+    with pytest.raises(NotThereError):
         look()
 
 

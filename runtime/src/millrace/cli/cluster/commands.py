@@ -25,14 +25,15 @@ class Looking:
         self._last: dict[str, Any] | None = None
 
     def __call__(self) -> dict[str, Any]:
-        from millrace.homes.stores import HomeAwayError
-        from millrace.remote.cluster import ClusterError
+        from millrace.remote.cluster import ClusterError, NotThereError
         from millrace.remote.overview import overview
 
         try:
             self._last = overview(self._topology)
+        except NotThereError:
+            raise
         except ClusterError as error:
-            if self._last is None or not isinstance(error.__cause__, HomeAwayError):
+            if self._last is None:
                 raise
             warnings = [*self._last["warnings"], f"not up to date: {error}"]
             return {**self._last, "warnings": warnings}
