@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import json
 from collections import Counter
 from pathlib import Path
@@ -139,3 +140,19 @@ def test_rows_that_cannot_be_read_are_no_rows_that_are_missing(tmp_path: Path) -
         read_rows(tmp_path)
     with pytest.raises(UnreadableError, match="has no column 'word'"):
         judge([{"n": 1}], [], ["word"])
+
+
+def test_a_field_of_csv_may_be_long_and_what_is_no_csv_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "part-1.csv"
+    file.write_text("n\n" + "x" * 200_000 + "\n")
+    [row] = read_rows(tmp_path)
+    assert len(row["n"]) == 200_000
+
+    def broken(_: object) -> object:
+        raise csv.Error("line contains NUL")
+
+    monkeypatch.setattr(csv, "DictReader", broken)
+    with pytest.raises(UnreadableError, match=r"cannot be read as rows \(line contains NUL"):
+        read_rows(tmp_path)

@@ -19,6 +19,9 @@ Row = Mapping[str, Any]
 
 _SHOWN = 5
 
+# Without this a field of more than 131,072 characters ends a reader.
+csv.field_size_limit(2**31 - 1)
+
 
 class UnreadableError(Exception):
     """Rows that cannot be read, or that have no place to be compared."""
@@ -56,7 +59,7 @@ def read_rows(folder: Path) -> list[Row]:
     )
     try:
         return [row for path in files for row in _rows_of(path)]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise UnreadableError(f"{folder}: cannot be read as rows ({error})") from error
 
 
