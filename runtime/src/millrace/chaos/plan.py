@@ -98,10 +98,16 @@ def plan(
 
 def kinds_in(text: str) -> tuple[VictimKind | Together, ...]:
     """What ``acker,driver+state-server`` asks for: the second two die together. Raises
-    ``ChaosError`` for a kind that is not known."""
+    ``ChaosError`` for a kind that is not known, and for one that is to die twice at once."""
     found: list[VictimKind | Together] = []
     for part in text.split(","):
-        kinds = tuple(dict.fromkeys(_kind(name.strip()) for name in part.split("+")))
+        kinds = tuple(_kind(name.strip()) for name in part.split("+"))
+        twice = next((kind for kind in kinds if kinds.count(kind) > 1), None)
+        if twice is not None:
+            raise ChaosError(
+                f"--kill {part.strip()}: names {twice} twice, and one of a kind is killed in a "
+                "moment; name it once"
+            )
         found.append(kinds if len(kinds) > 1 else kinds[0])
     return tuple(dict.fromkeys(found))
 
