@@ -16,7 +16,8 @@ import pytest
 from fake_cluster import CORE, NAMESPACE, SPEC, TOPOLOGIES, UID, FakeCluster
 from kubernetes.client import Configuration
 
-from millrace.chaos.sealing import Sealing
+from millrace.chaos import sealing as sealing_module
+from millrace.chaos.sealing import AGAIN_S, Sealing
 from millrace.clock import SystemClock
 from millrace.errors import ExitCode, StateServerError
 from millrace.homes import codec, pods
@@ -339,9 +340,27 @@ def test_a_record_that_cannot_be_read_is_said(words: FakeCluster) -> None:
     sealing.start()
     try:
         until(lambda: "words-secret is refused to you" in sealing.trouble)
+        words.refused = {}
+        until(lambda: sealing.seen.window > 0)
     finally:
         sealing.close()
-    assert sealing.seen.window == 0
+    assert "words-secret is refused to you" in sealing.trouble, "it was so for a while"
+    assert sealing.silent_s >= AGAIN_S
+
+
+def test_a_mistake_of_the_reader_is_said(
+    words: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: object) -> None:
+        raise ValueError("no such thing")
+
+    monkeypatch.setattr(sealing_module, "committed_record", broken)
+    sealing = Sealing(find(connect(None, None), "words"), SystemClock())
+    sealing.start()
+    try:
+        until(lambda: sealing.trouble == "ValueError: no such thing")
+    finally:
+        sealing.close()
 
 
 def until(true: Callable[[], bool]) -> None:

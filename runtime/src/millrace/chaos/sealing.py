@@ -11,7 +11,7 @@ import threading
 from dataclasses import dataclass
 
 from millrace.clock import Clock
-from millrace.errors import MillraceError
+from millrace.errors import MillraceError, error_text
 from millrace.local.inspect.reading import committed_record
 from millrace.remote.servers import reachable
 from millrace.remote.topology import RemoteTopology
@@ -39,11 +39,14 @@ class Seen:
 
 
 class Sealing:
-    """``seen`` only rises. ``trouble`` is why nothing can be read now, "" where it can."""
+    """``seen`` only rises. ``trouble`` is why nothing could be read last, "" where it could always;
+    ``silent_s`` is the longest time without an answer, in seconds, from the beginning on."""
 
     def __init__(self, topology: RemoteTopology, clock: Clock) -> None:
         self.seen = Seen()
-        self.trouble = "nothing was read yet"
+        self.trouble = ""
+        self.silent_s = 0.0
+        self._read_s = clock.monotonic_s()
         self._topology = topology
         self._clock = clock
         self._closed = threading.Event()
@@ -51,6 +54,7 @@ class Sealing:
 
     def start(self) -> None:
         """Read until it is closed."""
+        self._read_s = self._clock.monotonic_s()
         self._thread.start()
 
     def close(self) -> None:
@@ -58,6 +62,7 @@ class Sealing:
         self._closed.set()
         if self._thread.ident is not None:
             self._thread.join(CLOSE_S)
+            self._silent()
 
     def _run(self) -> None:
         while not self._closed.is_set():
@@ -66,8 +71,9 @@ class Sealing:
             except MillraceError as error:
                 self.trouble = str(error)
                 self._closed.wait(AGAIN_S)
-            except Exception:
+            except Exception as error:
                 # The boundary of a thread: what the driver tells is there too.
+                self.trouble = error_text(error)
                 log.exception("the record of %s cannot be read", self._topology.name)
                 self._closed.wait(AGAIN_S)
 
@@ -78,5 +84,9 @@ class Sealing:
                 at_s, record = self._clock.now_s(), committed_record(clients)
                 if record is not None and record.uid == self._topology.uid:
                     self.seen = Seen(at_s, max(self.seen.window, record.sealed))
-                self.trouble = ""
+                self._silent()
+                self._read_s = self._clock.monotonic_s()
                 self._closed.wait(LOOK_S)
+
+    def _silent(self) -> None:
+        self.silent_s = max(self.silent_s, self._clock.monotonic_s() - self._read_s)
