@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,7 @@ def working(until_s: float, a_window_s: float = 4.0) -> Callable[[float], Look]:
     def look(now: float) -> Look:
         sealed = int(min(now, until_s) / a_window_s)
         busy = now < until_s
-        return Look(sealed, sealed, working=busy, idle=not busy, told_s=now)
+        return Look(sealed, sealed, working=busy, idle=not busy, told_s=now, figures_s=now)
 
     return look
 
@@ -105,7 +106,7 @@ def test_a_strike_waits_for_work_in_flight_and_those_behind_it_keep_their_distan
 
     def pausing(now: float) -> Look:
         look = working(until_s=50.0)(now)
-        return replace(look, working=False) if 3.0 <= now < 18.0 else look
+        return replace(look, working=False, idle=True) if 3.0 <= now < 18.0 else look
 
     prompt = Script(pausing).run([VictimKind.ACKER], settle_s=60.0)
     assert [kill.in_flight for kill in prompt.kills] == [False, False, True]
@@ -118,6 +119,55 @@ def test_a_strike_waits_for_work_in_flight_and_those_behind_it_keep_their_distan
     assert late == pytest.approx([late[0]] * 3, abs=0.21)
     soon = Script(pausing, pace=Pace(work_s=5.0)).run([VictimKind.ACKER], settle_s=60.0)
     assert soon.kills[0].at_s == pytest.approx(prompt.kills[0].at_s + 5.0, abs=0.21)
+
+
+def test_a_kill_between_two_figures_counts_by_the_first_behind_it_that_tell() -> None:
+    """Windows are short and what is sealed is known at once; figures come every five seconds."""
+
+    def looks(busy_until_s: float) -> Callable[[float], Look]:
+        def look(now: float) -> Look:
+            told_s = now - now % 5.0
+            sealed = int(min(now, 80.0) / 0.5)
+            if told_s < 5.0:
+                return Look(sealed, sealed, working=False, idle=False, told_s=now)
+            busy = told_s < busy_until_s
+            return Look(sealed, sealed, busy, not busy, told_s=now, figures_s=told_s)
+
+        return look
+
+    def never_before(script: Script) -> Course:
+        """No look that is asked for before a kill finds work."""
+        known = script.looks
+        script.looks = lambda now: replace(known(now), working=False) if waits(now) else known(now)
+        return script.run([VictimKind.ACKER], settle_s=120.0)
+
+    def waits(now: float) -> bool:
+        return len(script.killed) < 3
+
+    script = Script(looks(busy_until_s=80.0))
+    course = never_before(script)
+    last = course.kills[-1]
+    assert last.in_flight
+    assert last.sealed is not None
+    assert last.recovery_s == pytest.approx(0.5 * (last.sealed + 1) - last.at_s, abs=0.21)
+    script = Script(looks(busy_until_s=0.0))
+    course = never_before(script)
+    assert [kill.in_flight for kill in course.kills] == [False] * 3
+    said = [one for one in script.told if isinstance(one, Kill) and one.in_flight is False]
+    assert [kill.strike for kill in said] == [kill.strike for kill in course.kills]
+
+
+def test_it_is_asked_all_the_while_whether_a_victim_has_ended() -> None:
+    """What goes late goes for another reason, so that its end is to be seen while it is new."""
+    asked: list[float] = []
+
+    class Asked(Script):
+        def ended(self, victim: Victim) -> bool | None:
+            asked.append(self.now)
+            return True
+
+    Asked(working(until_s=40.0)).run([VictimKind.NODE], settle_s=60.0)
+    assert max(b - a for a, b in pairwise(asked)) < 1.2
 
 
 def test_a_window_that_was_sealed_before_the_kill_is_no_recovery() -> None:

@@ -155,9 +155,7 @@ def test_new_dead_letters_count_whatever_is_dropped_in_the_same_record(told: Tol
     told.record = replace(told.record, sealed=1, intents=opened(2), dead=(old,), totals=before)
     told.commit()
     new = DeadSegment("3.2.1/dead", 2, 3)
-    told.commit(
-        sealed=2, intents=(), dead=(new,), totals=Totals(roots=97, windows=2, dead=3)
-    )
+    told.commit(sealed=2, intents=(), dead=(new,), totals=Totals(roots=97, windows=2, dead=3))
     assert told.values()["millrace_dead_letters_total",] == 13
     assert told.values()["millrace_dead_letters_held",] == 3
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import random
 import re
 import subprocess
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 import redis
-from fake_cluster import CORE, NAMESPACE, SPEC, UID, FakeCluster
+from fake_cluster import CORE, NAMESPACE, SPEC, TOPOLOGIES, UID, FakeCluster
 
 from millrace.chaos import cluster as chaos_cluster
 from millrace.chaos.cluster import KILL_BELOW, WAYS, ClusterTarget
@@ -159,7 +160,7 @@ def test_what_is_sealed_may_be_known_sooner(cluster: FakeCluster, target: Cluste
     assert target_of(cluster, seen=lambda: Seen(2.0, 6)).look().sealed == 7
 
 
-def test_who_sealed_a_window_just_now_is_at_work_whatever_its_figures_say(
+def test_who_sealed_a_window_just_now_is_not_at_rest_nor_known_to_be_at_work(
     cluster: FakeCluster, target: ClusterTarget
 ) -> None:
     """Figures are told every few seconds: they may be of a moment between two windows."""
@@ -170,7 +171,7 @@ def test_who_sealed_a_window_just_now_is_at_work_whatever_its_figures_say(
     cluster.tell(**{**AT_REST, "published": 8, "sealed": 8})
     seen.append(Seen(2.0, 8))
     look = sooner.look()
-    assert (look.working, look.idle, look.at_rest) == (True, False, False)
+    assert (look.working, look.idle, look.at_rest) == (False, False, False)
     hand.now += chaos_cluster.MOVING_S
     assert sooner.look().at_rest
 
@@ -496,6 +497,114 @@ def test_a_node_has_ended_when_something_that_ran_there_is_seen_to_be_gone(
     assert target.ended(Victim("words-acker-0", "delete")) is True
 
 
+class TheLast(random.Random):
+    def choice(self, seq: Any) -> Any:
+        return seq[-1]
+
+
+def struck_by_nothing(cluster: FakeCluster) -> tuple[ClusterTarget, Victim]:
+    """An executor on another node than its driver, and a command that ends no node."""
+    cluster.running()
+    for name in ("words-state-0", "words-acker-0"):
+        del cluster.objects[f"{CORE}/pods/{name}"]
+    runs(cluster, "words-driver-7", "driver", "node-1")
+    runs(cluster, "words-driver-7-exec-1", "executor", "node-2")
+    target = target_of(cluster, node_command="true {node}")
+    victim = target.kill(VictimKind.NODE, TheLast())
+    assert victim is not None
+    assert victim.name == "node-2"
+    return target, victim
+
+
+def test_what_goes_with_its_driver_or_much_later_is_not_taken_by_a_node(
+    cluster: FakeCluster,
+) -> None:
+    target, victim = struck_by_nothing(cluster)
+    for name in ("words-driver-7", "words-driver-7-exec-1"):
+        del cluster.objects[f"{CORE}/pods/{name}"]
+    assert target.ended(victim) is None
+    target, victim = struck_by_nothing(cluster)
+    del cluster.objects[f"{CORE}/pods/words-driver-7-exec-1"]
+    assert target.ended(victim) is True
+    target, victim = struck_by_nothing(cluster)
+    target.hand.now += 200.0  # type: ignore[attr-defined]
+    del cluster.objects[f"{CORE}/pods/words-driver-7-exec-1"]
+    assert target.ended(victim) is False
+
+
+def test_what_was_ending_already_is_not_taken_by_a_node(cluster: FakeCluster) -> None:
+    cluster.running()
+    runs(cluster, "words-acker-0", "acker", "node-1")
+    ending = cluster.objects[f"{CORE}/pods/words-state-0"]
+    ending["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    target = target_of(cluster, node_command="true {node}")
+    victim = target.kill(VictimKind.NODE, CHANCE)
+    assert victim is not None
+    del cluster.objects[f"{CORE}/pods/words-state-0"]
+    assert target.ended(victim) is None
+
+
+def test_an_api_server_that_is_away_says_nothing_of_the_end_of_a_node(
+    cluster: FakeCluster,
+) -> None:
+    target, victim = struck_by_nothing(cluster)
+    cluster.refused = {"/words-driver-7-exec-1": 503}
+    assert target.ended(victim) is None
+    assert target.hand.now == 0.0, "nobody waits for it"  # type: ignore[attr-defined]
+
+
+def test_the_executors_of_the_driver_that_works_are_those_to_kill(cluster: FakeCluster) -> None:
+    cluster.running()
+    cluster.objects[f"{TOPOLOGIES}/words"]["status"]["driver"] = {"standby": 8}
+    cluster.pod("words-driver-8", "driver")
+    for pod in ("words-driver-7-exec-1", "words-driver-8-exec-1", "words-driver-70-exec-1"):
+        cluster.pod(pod, "executor")
+    target = target_of(cluster, ways=("delete",))
+    for _ in range(8):
+        victim = target.kill(VictimKind.EXECUTOR, CHANCE)
+        assert victim is not None
+        assert victim.name == "words-driver-7-exec-1"
+
+
+def test_the_operator_to_kill_is_the_one_that_leads(cluster: FakeCluster) -> None:
+    cluster.running()
+    labels = {
+        "app.kubernetes.io/part-of": "millrace",
+        "app.kubernetes.io/component": "operator",
+    }
+    core, metadata = "/api/v1/namespaces/system", {"namespace": "system", "labels": labels}
+    names = [f"millrace-operator-{number}" for number in range(3)]
+    for name in names:
+        cluster.pod(name, "operator", core=core, metadata=metadata)
+    target = target_of(cluster, ways=("delete",))
+
+    def killed() -> set[str | None]:
+        victims = [target.kill(VictimKind.OPERATOR, CHANCE) for _ in range(20)]
+        return {victim and victim.name for victim in victims}
+
+    assert killed() == set(names), "without a Lease nobody knows"
+    lease = "/apis/coordination.k8s.io/v1/namespaces/system/leases/millrace-operator"
+    cluster.put(lease, spec={"holderIdentity": f"{names[1]}-0a1b2c3d"})
+    assert killed() == {names[1]}
+    cluster.refused = {"/leases/millrace-operator": 403}
+    assert killed() == set(names)
+    cluster.refused = {}
+    cluster.put(lease, spec={"holderIdentity": "millrace-operator-9-0a1b2c3d"})
+    assert killed() == {None}, "nobody leads"
+
+
+def test_what_a_node_command_leaves_behind_outlives_the_terminal(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    cluster.running()
+    note = tmp_path / "session"
+    command = (
+        f'{sys.executable} -c \'import os; open("{note}", "w").write(str(os.getsid(0)))\' {{node}}'
+    )
+    assert target_of(cluster, node_command=command).kill(VictimKind.NODE, CHANCE) is not None
+    assert int(note.read_text()) != os.getsid(0)
+
+
 def test_the_documented_command_ends_a_node_and_starts_it_later(
     cluster: FakeCluster, tmp_path: Path
 ) -> None:
@@ -514,8 +623,11 @@ def test_the_documented_command_ends_a_node_and_starts_it_later(
         assert time.monotonic() < end_s
         time.sleep(0.02)
     failing = command.replace(f"{tool} kill-node", "false")
+    target = target_of(cluster, node_command=failing)
+    assert target.nodes == ()
     with pytest.raises(ChaosError, match="exit code 1"):
-        target_of(cluster, node_command=failing).kill(VictimKind.NODE, CHANCE)
+        target.kill(VictimKind.NODE, CHANCE)
+    assert target.nodes == ("node-1",)
 
 
 def test_what_runs_below_a_process_is_killed_and_nothing_else() -> None:

@@ -12,6 +12,9 @@ from millrace.chaos.plan import ChaosError, Strike
 from millrace.chaos.target import Look, Target, Victim
 from millrace.clock import Clock
 
+_ENDS_S = 1.0
+"""How often it is asked whether a victim has ended of which that is not known yet."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pace:
@@ -32,10 +35,11 @@ class Kill:
     ``told_s`` and ``dead_s`` are the wall clock's times of the strike and of the victim's end, or,
     where that was not seen (``Victim.seen_to_end``), of the word that its deletion is accepted:
     what is sealed while the pod serves on is a recovery too, for nobody had to wait longer.
-    ``in_flight``: a window was under way, or records waited for one. ``sealed`` is the last window
-    in the first figures that are younger than that end, None before there are any, and
-    ``recovery_s`` the time from the strike to a later one; None where none followed, and for a kill
-    that hit nothing: what follows that says when somebody fed the topology.
+    ``in_flight``: a window was under way, or records waited for one, by the figures before the
+    strike, or by the first behind that end which say what is under way; None before there are any.
+    ``sealed`` is the last window that is known of a moment behind that end, None before there is
+    one, and ``recovery_s`` the time from the strike to a later one; None where none followed, and
+    for a kill that hit nothing: what follows that says when somebody fed the topology.
     """
 
     strike: Strike
@@ -43,7 +47,7 @@ class Kill:
     at_s: float
     told_s: float
     dead_s: float
-    in_flight: bool
+    in_flight: bool | None
     sealed: int | None = None
     recovery_s: float | None = None
 
@@ -81,6 +85,7 @@ class Campaign:
         self._pace = pace
         self._began_s = clock.monotonic_s()
         self._waited_s = 0.0
+        self._asked_s = self._began_s
         self._kills: list[Kill] = []
         self._missed: list[Strike] = []
         self._sealed: list[tuple[float, int]] = []
@@ -107,7 +112,7 @@ class Campaign:
                 self._missed.append(strike)
                 self._tell(strike)
                 continue
-            kill = Kill(strike, victim, at_s, told_s, dead_s, look.working)
+            kill = Kill(strike, victim, at_s, told_s, dead_s, look.working or None)
             self._kills.append(kill)
             self._tell(kill)
 
@@ -165,30 +170,42 @@ class Campaign:
             )
         if not self._sealed or self._sealed[-1][1] < look.sealed:
             self._sealed.append((now_s, look.sealed))
-        before, self._kills = self._kills, [_followed(kill, look, now_s) for kill in self._kills]
+        before, self._kills = self._kills, [self._followed(kill, look) for kill in self._kills]
         for kill, followed in zip(before, self._kills, strict=True):
-            if kill.recovery_s is None and followed.recovery_s is not None:
+            recovered = kill.recovery_s is None and followed.recovery_s is not None
+            if recovered or (kill.in_flight is None and followed.in_flight is False):
                 self._tell(followed)
+        if self._clock.monotonic_s() - self._asked_s >= _ENDS_S:
+            # What has ended is seen while it is new: later it may be gone for another reason.
+            self._asked_s = self._clock.monotonic_s()
+            self._awaits_an_end()
         return look
 
+    def _followed(self, kill: Kill, look: Look) -> Kill:
+        """A kill behind which this was seen."""
+        if kill.recovery_s is not None or look.told_s < kill.dead_s:
+            return kill
+        if kill.sealed is None:
+            kill = replace(kill, sealed=look.sealed)
+        tells = look.working or look.idle
+        if kill.in_flight is None and tells and look.figures_s >= kill.dead_s:
+            kill = replace(kill, in_flight=look.working)
+        last = kill.sealed
+        later = (at_s for at_s, window in self._sealed if last is not None and window > last)
+        sealed_s = next(later, None) if kill.in_flight else None
+        if sealed_s is None:
+            return kill
+        return replace(kill, recovery_s=round(sealed_s - kill.at_s, 3))
+
     def _awaits_an_end(self) -> bool:
-        return any(self._target.ended(kill.victim) is None for kill in self._kills)
+        """Asks of every kill, since an end is seen only while it is new."""
+        return None in [self._target.ended(kill.victim) for kill in self._kills]
 
     def _course(self, last: Look) -> Course:
-        kills = tuple(kill for kill in self._kills if self._target.ended(kill.victim))
-        unseen = [kill.strike for kill in self._kills if kill not in kills]
+        judged = [replace(kill, in_flight=bool(kill.in_flight)) for kill in self._kills]
+        kills = tuple(kill for kill in judged if self._target.ended(kill.victim))
+        unseen = [kill.strike for kill in judged if kill not in kills]
         return Course(kills, (*self._missed, *unseen), tuple(self._sealed), last)
 
     def _now_s(self) -> float:
         return self._clock.monotonic_s() - self._began_s
-
-
-def _followed(kill: Kill, look: Look, now_s: float) -> Kill:
-    """A kill behind which this was seen."""
-    if kill.recovery_s is not None or not kill.in_flight or look.told_s < kill.dead_s:
-        return kill
-    if kill.sealed is None:
-        return replace(kill, sealed=look.sealed)
-    if look.sealed > kill.sealed:
-        return replace(kill, recovery_s=round(now_s - kill.at_s, 3))
-    return kill

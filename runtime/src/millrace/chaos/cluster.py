@@ -21,7 +21,7 @@ from millrace.chaos.sealing import Seen
 from millrace.chaos.target import Look, Victim, look_of
 from millrace.clock import Clock
 from millrace.homes.documents import Status
-from millrace.homes.pods import Role
+from millrace.homes.pods import Role, executor_prefix
 from millrace.homes.stores import HomeAwayError
 from millrace.kube.streams import StreamForbiddenError, StreamRefusedError, executed
 from millrace.remote.cluster import ClusterError, NotThereError
@@ -35,7 +35,8 @@ PACE = Pace(look_s=0.25, rest_s=15.0, work_s=60.0)
 one that is gone is followed by another that is at work."""
 
 MOVING_S = 2.0
-"""Who has sealed a window in these seconds is at work, and not at rest."""
+"""Who has sealed a window in these seconds is not at rest. Whether one is under way now nobody can
+tell by that."""
 
 AWAY_S = 60.0
 """How long the API server may be silent: what is killed may have been its node."""
@@ -51,6 +52,9 @@ _ROLES = {
 }
 
 _OPERATOR = "app.kubernetes.io/component=operator,app.kubernetes.io/part-of=millrace"
+
+_LEASE = "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/millrace-operator"
+_LONGEST_HOST = 63
 
 _ENDS = ("drained", "suspended", "stalled", "deleting")
 """States that nothing follows by itself."""
@@ -80,15 +84,25 @@ for pid in found:
 from inside does not end."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """A life of a pod's container; of an executor also that of its driver (``_Ran``), with which it
+    ends wherever it runs. None where that was not there any more."""
+
+    row: PodRow
+    life: object
+    driver: _Ran | None = None
+
+
 @dataclass(slots=True)
 class _Struck:
-    """A node for which the command was run, and what ran there: pods and their containers' lives.
-    ``seen``: one of these lives was seen to be over."""
+    """A node for which the command was run, and what ran there. ``seen``: whether one of these
+    lives was seen to be over in time; None as long as that may still be seen."""
 
     victim: Victim
     at_s: float
-    ran: tuple[tuple[PodRow, object], ...] = field(repr=False)
-    seen: bool = False
+    ran: tuple[_Ran, ...] = field(repr=False)
+    seen: bool | None = None
 
 
 class ClusterTarget:
@@ -120,12 +134,18 @@ class ClusterTarget:
         self._pause = pause
         self._strikes: Counter[VictimKind] = Counter()
         self._struck: list[_Struck] = []
+        self._asked_to_end: set[str] = set()
         self._operators_too = False
         self._last: Look | None = None
         self._silent_s: float | None = None
         self._asked_s = self._told_s = 0.0
         self._updated: float | None = None
         self._window, self._rose_s = 0, -MOVING_S
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Those for which the command was run, whether it went well or not, by name."""
+        return tuple(sorted(self._asked_to_end))
 
     # -- how it stands
 
@@ -165,7 +185,7 @@ class ClusterTarget:
             look,
             sealed=max(look.sealed, seen.window),
             told_s=max(self._told_s, seen.at_s),
-            working=look.working or moving,
+            figures_s=self._told_s,
             idle=look.idle and not moving,
         )
 
@@ -204,6 +224,8 @@ class ClusterTarget:
         rows = self._answered(lambda: self._running(kind))
         if kind is VictimKind.NODE:
             return self._end_node(rows, chance)
+        if kind is VictimKind.OPERATOR:
+            rows = self._answered(lambda: self._leading(rows))
         found = sorted(rows, key=lambda row: row.name)
         if not found:
             return None
@@ -221,25 +243,49 @@ class ClusterTarget:
 
     def ended(self, victim: Victim) -> bool | None:
         """Of a node: once one of the containers that ran there is gone or has another life. That
-        takes a while, since nobody notices at once that a node is gone."""
+        takes a while, since nobody notices at once that a node is gone; what goes later than that
+        goes for another reason."""
         struck = next((one for one in self._struck if one.victim is victim), None)
         if struck is None:
             return True
-        if not struck.seen:
-            struck.seen = any(self._container(row) != life for row, life in struck.ran)
-        over = self._clock.monotonic_s() >= struck.at_s + _NODE_SEEN_S
-        return True if struck.seen else False if over else None
+        if struck.seen is None:
+            if self._clock.monotonic_s() >= struck.at_s + _NODE_SEEN_S:
+                struck.seen = False
+            elif self._any_over(struck.ran):
+                struck.seen = True
+        return struck.seen
+
+    def _any_over(self, ran: Iterable[_Ran]) -> bool:
+        """Not so while the API server is away: nobody can tell, and nobody waits here."""
+        try:
+            return any(map(self._is_over, ran))
+        except ClusterError as error:
+            if not _silent(error):
+                raise
+            return False
+
+    def _is_over(self, ran: _Ran) -> bool:
+        if self._life_now(ran.row) == ran.life:
+            return False
+        if ran.row.role != Role.EXECUTOR:
+            return True
+        # Asked behind the executor: had the driver gone first, that is seen here.
+        driver = ran.driver
+        return driver is not None and self._life_now(driver.row) == driver.life
 
     def _running(self, kind: VictimKind) -> Sequence[PodRow]:
         if kind is VictimKind.NODE:
-            rows = [row for row in self._topology.pods() if row.phase == "Running" and row.node]
+            rows = [row for row in self._topology.pods() if _runs(row) and row.node]
             return [row for row in rows if self._may_run(row)]
+        pods = self._operators() if kind is VictimKind.OPERATOR else self._topology.pods()
+        rows = [row for row in pods if kind is VictimKind.OPERATOR or row.role == _ROLES[kind]]
+        rows = [row for row in rows if _runs(row) and self._may_run(row)]
         if kind is VictimKind.OPERATOR:
-            rows = self._operators()
-        else:
-            rows = [row for row in self._topology.pods() if row.role == _ROLES[kind]]
-        rows = [row for row in rows if row.phase == "Running" and not row.ending]
-        rows = [row for row in rows if self._may_run(row)]
+            return rows
+        if kind is VictimKind.EXECUTOR:
+            # One that stands by may have executors of its own, which have nothing to do.
+            driver = driver_of(self._topology.again(), pods)
+            return [] if driver is None else [row for row in rows if _is_of(row, driver)]
         if kind is VictimKind.DRIVER:
             newest = driver_of(self._topology.again(), rows)
             return [] if newest is None else [newest]
@@ -251,7 +297,7 @@ class ClusterTarget:
     def _may_run(self, row: PodRow) -> bool:
         """Not so what ran on a node that was ended since: it is listed as running until somebody
         notices, or for ever."""
-        lives = [life for one in self._struck for ran, life in one.ran if ran.uid == row.uid]
+        lives = [ran.life for one in self._struck for ran in one.ran if ran.row.uid == row.uid]
         return not lives or self._container(row) not in (None, *lives)
 
     def _operators(self) -> list[PodRow]:
@@ -259,6 +305,22 @@ class ClusterTarget:
         query = {"labelSelector": _OPERATOR}
         found = self._topology.cluster.get(f"/api/v1{place}/pods", query)
         return [pod_row(one) for one in found["items"]]
+
+    def _leading(self, rows: Sequence[PodRow]) -> Sequence[PodRow]:
+        """The operator that acts; all of them where its Lease is not there or may not be read."""
+        spaces = {row.namespace for row in rows}
+        if len(spaces) != 1:
+            return rows
+        try:
+            found = self._topology.cluster.get(_LEASE.format(namespace=spaces.pop()))
+        except ClusterError as error:
+            if _silent(error):
+                raise
+            return rows
+        holder = str((found.get("spec") or {}).get("holderIdentity") or "")
+        # The name of the host, which is that of the pod cut to its length, and which life of it.
+        host = holder.rpartition("-")[0]
+        return [row for row in rows if row.name[:_LONGEST_HOST].rstrip("-.") == host]
 
     def _delete(self, row: PodRow, *, grace: bool) -> None:
         body: dict[str, object] = {"apiVersion": "v1", "kind": "DeleteOptions"}
@@ -325,9 +387,14 @@ class ClusterTarget:
             self._pause(_EXEC_AGAIN_S)
 
     def _container(self, row: PodRow) -> object:
-        """Which life of the container runs; None where none does."""
+        """Which life of the container runs; None where none does. An API server that is away is
+        waited for."""
+        return self._answered(lambda: self._life_now(row))
+
+    def _life_now(self, row: PodRow) -> object:
+        """The same. Raises ``ClusterError`` also while the API server is away."""
         try:
-            found = self._answered(lambda: self._topology.cluster.get(row.path))
+            found = self._topology.cluster.get(row.path)
         except NotThereError:
             return None
         if found["metadata"]["uid"] != row.uid:
@@ -355,13 +422,20 @@ class ClusterTarget:
             return None
         node = chance.choice(nodes)
         others = self._answered(self._operators) if self._operators_too else []
-        there = [row for row in (*rows, *others) if row.node == node]
-        lives = ((row, self._container(row)) for row in there)
-        ran = tuple((row, life) for row, life in lives if life is not None)
+        there = [row for row in (*rows, *filter(_runs, others)) if row.node == node]
+        drivers = [one for row in rows if row.role == Role.DRIVER for one in self._lives(row)]
+        ran = tuple(one for row in there for one in self._lives(row, drivers))
         command = [word.replace("{node}", node) for word in self._node_command]
+        self._asked_to_end.add(node)
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, check=False, timeout=_NODE_S
+                command,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=_NODE_S,
+                # What it leaves behind brings the node back, though the terminal is closed.
+                start_new_session=True,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise ChaosError(f"--node-command {shlex.join(command)}: {error}") from error
@@ -373,6 +447,22 @@ class ClusterTarget:
         struck = _Struck(Victim(node, "command"), self._clock.monotonic_s(), ran)
         self._struck.append(struck)
         return struck.victim
+
+    def _lives(self, row: PodRow, drivers: Sequence[_Ran] = ()) -> Iterable[_Ran]:
+        """What runs of a pod, if anything does."""
+        life = self._container(row)
+        if life is not None:
+            executor = row.role == Role.EXECUTOR
+            driver = next((one for one in drivers if executor and _is_of(row, one.row)), None)
+            yield _Ran(row, life, driver)
+
+
+def _runs(row: PodRow) -> bool:
+    return row.phase == "Running" and not row.ending
+
+
+def _is_of(executor: PodRow, driver: PodRow) -> bool:
+    return executor.name.startswith(f"{executor_prefix(driver.name)}-exec-")
 
 
 def _silent(error: ClusterError) -> bool:

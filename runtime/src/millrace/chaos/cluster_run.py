@@ -25,6 +25,9 @@ from millrace.topology.secretrefs import SecretRef
 _TOLD_S = 30.0
 """A driver that tells nothing new for so long has nothing new to tell."""
 
+_TOLD_EVERY_S = 5.0
+"""What the driver tells is no older than that."""
+
 _SERVERS = ("redis://", "rediss://", "unix://")
 
 
@@ -90,10 +93,13 @@ def carry_out(
         _same_input(target, course, clock)
     finally:
         sealing.close()
-    if sealing.trouble:
+        if target.nodes:
+            note(f"nodes that were struck: {', '.join(target.nodes)}; see that they are back")
+    if sealing.trouble and sealing.silent_s > _TOLD_EVERY_S:
         note(
-            "times of recovery are as the driver told them, which is some seconds too long: the "
-            f"record could not be read ({sealing.trouble})"
+            "times of recovery are as the driver told them, which is some seconds too long, where "
+            f"the record could not be read: that was so for {sealing.silent_s:.0f} s at one go "
+            f"({sealing.trouble})"
         )
     try:
         verdicts = {s.name: s.compared.judge(told[s.name], seen[s.name]) for s in sinks}

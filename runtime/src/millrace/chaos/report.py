@@ -97,7 +97,7 @@ class Report:
             "failure": self.failure,
             **{name: self.total(name) for name in ("lost", "duplicated", "wrong")},
             "kills": len(kills),
-            "in_flight": sum(kill.in_flight for kill in kills),
+            "in_flight": sum(bool(kill.in_flight) for kill in kills),
             "unproven": list(self.unproven),
             "missed": [strike.kind.value for strike in self.course.missed],
             "dead_letters": self.course.last.dead_letters,
@@ -170,6 +170,6 @@ def _plain(kill: Kill) -> dict[str, Any]:
         "way": kill.victim.way,
         "seen_to_end": kill.victim.seen_to_end,
         "sealed": kill.sealed,
-        "in_flight": kill.in_flight,
+        "in_flight": bool(kill.in_flight),
         "recovery_s": kill.recovery_s,
     }

@@ -18,8 +18,9 @@ class Look:
     ``sealed`` and ``published`` are the last window that is, 0 before the first. ``working``: a
     driver that lives has a window under way, or knows of records that wait for one. ``idle``: one
     that lives has nothing to do, and nothing waits, neither records nor replays. Between the two
-    nobody can tell, as while a driver starts. ``told_s`` is the wall-clock time of these figures; 0
-    while a driver that has read no record yet repeats those of the one before.
+    nobody can tell, as while a driver starts. ``told_s`` is the wall-clock time at which ``sealed``
+    was so, ``figures_s`` that of the figures which say the rest; 0 while a driver that has read no
+    record yet repeats those of the one before.
     ``ended`` is how a run that is over ended: drained, failed and so on.
     """
 
@@ -28,6 +29,7 @@ class Look:
     working: bool
     idle: bool
     told_s: float = 0.0
+    figures_s: float = 0.0
     roots: int = 0
     dead_letters: int = 0
     ended: str | None = None
@@ -46,12 +48,14 @@ def look_of(figures: Status, lives: bool, ended: str | None) -> Look:
     waiting = bool(figures.lag_records or figures.pending_replays)
     speaks = lives and figures.state == figures.spark == "running"
     known = figures.lag_records is not None and figures.pending_replays is not None
+    told_s = figures.updated or 0.0 if figures.own else 0.0
     return Look(
         sealed=figures.sealed or 0,
         published=figures.published or 0,
         working=lives and (figures.window is not None or waiting),
         idle=speaks and known and figures.window is None and not waiting,
-        told_s=figures.updated or 0.0 if figures.own else 0.0,
+        told_s=told_s,
+        figures_s=told_s,
         roots=figures.totals.roots if figures.totals is not None else 0,
         dead_letters=figures.dead_letters or 0,
         ended=ended,

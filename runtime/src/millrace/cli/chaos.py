@@ -185,7 +185,7 @@ def _tell(what: Kill | Strike) -> None:
     if what.recovery_s is not None:
         print_note(f"{number}: a window is sealed {what.recovery_s:.1f} s later")
         return
-    idle = "" if what.in_flight else ", which had nothing to do"
+    idle = ", which had nothing to do" if what.in_flight is False else ""
     print_note(f"{number}: {what.victim.way} for {what.victim.name}{idle}")
 
 
