@@ -141,6 +141,55 @@ def misspelt(row):
     return None
 
 
+@row(output="a string")
+async def awaited(row):
+    return None
+
+
+@stateful(output="a string", state="n long")
+async def awaited_rows(row, state):
+    yield {"a": "b"}
+
+
+@where
+async def awaited_where(row):
+    return False
+
+
+@where
+def yielding_where(row):
+    yield False
+
+
+@grouped(output="a string", state="n long")
+def yielding_groups(batch, state):
+    yield state
+
+
+class Yields(Processor):
+    output = "a string"
+
+    def process(self, row, out):
+        yield {"a": "b"}
+
+
+class Awaited(Processor):
+    output = "a string"
+
+    async def process(self, row, out):
+        out.emit({"a": "b"})
+
+
+class YieldsAtTheEnd(Processor):
+    output = "a string"
+
+    def process(self, row, out):
+        out.emit({"a": "b"})
+
+    def finish(self, out):
+        yield {"a": "b"}
+
+
 def plain(row):
     return None
 
@@ -158,6 +207,14 @@ def plain(row):
         (takes_two, "wrong signature"),
         (takes_one, "wrong signature for @grouped; it is called with (batch, state)"),
         (misspelt, "'strnig' is not known"),
+        (awaited, "awaited is async, and nothing awaits it; write it with def"),
+        (awaited_rows, "awaited_rows is async"),
+        (awaited_where, "awaited_where is async"),
+        (yielding_where, "yielding_where yields, and nothing takes what it yields; return True or"),
+        (yielding_groups, "yielding_groups yields"),
+        (Yields, "Yields.process yields, and nothing takes what it yields; call out.emit for each"),
+        (Awaited, "Awaited.process is async"),
+        (YieldsAtTheEnd, "YieldsAtTheEnd.finish yields"),
     ],
 )
 def test_what_cannot_be_used_is_named_with_a_remedy(target, told):
@@ -467,6 +524,20 @@ def badly_called():
 )
 def test_hooks_that_cannot_be_used_say_why(target, told):
     with pytest.raises(TopologyError, match=told):
+        spec_of(target)
+
+
+async def later(columns):
+    return None
+
+
+@pytest.mark.parametrize("hook", [restores, makes])
+def test_a_hook_that_nothing_would_await_is_refused(hook):
+    target, other = only(restores), makes
+    if hook is restores:
+        target, other = only(makes), restores
+    other(target)(later)
+    with pytest.raises(TopologyError, match="later is async"):
         spec_of(target)
 
 

@@ -281,7 +281,8 @@ def spec_of(target: object) -> FunctionSpec:
     """What ``target``, named by a topology as ``module:name``, declares.
 
     Raises ``TopologyError`` (with the remedy) for an object that has no decorator and is no
-    ``Processor``, for a wrong signature and for a schema that cannot be parsed.
+    ``Processor``, for a wrong signature, for ``async`` and for ``yield`` where nobody would take
+    what comes, and for a schema that cannot be parsed.
     """
     if inspect.isclass(target):
         return _class_spec(target)
@@ -294,6 +295,7 @@ def spec_of(target: object) -> FunctionSpec:
         )
     kind, output, state = mark
     _check_signature(target, kind)
+    _check_runs_at_once(target, kind)
     kept = _columns(target, "state", state)
     return FunctionSpec(
         kind=kind,
@@ -339,6 +341,8 @@ def _class_spec(target: type) -> FunctionSpec:
     if target.process is Processor.process:
         raise TopologyError(f"class {_name(target)} needs the method process(self, row, out)")
     _check_signature(target.process, FunctionKind.CLASS, skip=1)
+    for name in ("open", "process", "finish", "close"):
+        _check_runs_at_once(getattr(target, name), FunctionKind.CLASS)
     _check_constructor(target)
     kept = _columns(target, "state", target.state)
     return FunctionSpec(
@@ -368,6 +372,7 @@ def _migrations(target: object, kept: tuple[Column, ...] | None) -> tuple[StateM
         if any(one.state == old for one in found):
             raise TopologyError(f"{what} is the second from ({text}); keep one of them")
         _check_one_argument(function, what)
+        _check_runs_at_once(function, None)
         found.append(StateMigration(old, function))
     return tuple(found)
 
@@ -390,6 +395,7 @@ def _with_form(
                 f"it; write the other function and mark it with @{hook}"
             )
         _check_one_argument(hooks[hook], f"{_name(hooks[hook])}, which {hook} a state,")
+        _check_runs_at_once(hooks[hook], None)
     restore, make = hooks["restores"], hooks["makes"]
     if kind is FunctionKind.CLASS:
         return lambda: _Formed(target(), restore, make)
@@ -430,11 +436,13 @@ class _Formed(Processor):
     def open(self, context: Context) -> None:
         self._instance.open(context)
 
-    def process(self, row: Row, out: Emitter) -> None:
+    def process(self, row: Row, out: Emitter) -> Any:
         columns = out.state
         state = self._restore(dict(columns))
-        self._instance.process(row, _FormedOut(state, out.emit, out.fail))
+        # What it gives back should be nothing; whoever calls this looks.
+        found = self._instance.process(row, _FormedOut(state, out.emit, out.fail))  # type: ignore[func-returns-value]
         _keep(self._make, state, columns)
+        return found
 
     def finish(self, out: Emitter) -> None:
         self._instance.finish(out)
@@ -478,6 +486,34 @@ def _check_one_argument(function: Callable[..., Any], what: str) -> None:
         raise TopologyError(f"{what} has the wrong signature; it is called with (state)") from None
     except ValueError:
         return  # builtins that do not tell are believed
+
+
+_LAZY_REMEDIES = {
+    FunctionKind.CLASS: "call out.emit for each row instead",
+    FunctionKind.WHERE: "return True or False instead",
+    FunctionKind.VECTORIZED: "return (columns, parents) instead",
+    FunctionKind.GROUPED: "return (state, columns, parents) instead",
+    None: "return a value instead",
+}
+"""What to do instead of a ``yield``, in what does not take one."""
+
+
+def _check_runs_at_once(target: object, kind: FunctionKind | None) -> None:
+    """Raises ``TopologyError`` for code that does nothing when it is called: nobody would await a
+    coroutine, and a generator runs only where its rows are taken. ``kind`` is that of the
+    processor, ``None`` for a hook of its state.
+    """
+    called = target if inspect.isroutine(target) else getattr(target, "__call__", target)  # noqa: B004
+    for one in (target, called):
+        if inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one):
+            raise TopologyError(
+                f"{_name(target)} is async, and nothing awaits it; write it with def instead of "
+                "async def"
+            )
+        if kind in _LAZY_REMEDIES and inspect.isgeneratorfunction(one):
+            raise TopologyError(
+                f"{_name(target)} yields, and nothing takes what it yields; {_LAZY_REMEDIES[kind]}"
+            )
 
 
 def _check_constructor(target: type) -> None:

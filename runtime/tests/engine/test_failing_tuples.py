@@ -126,6 +126,23 @@ def test_a_value_that_does_not_fit_the_state_fails_its_tuple(windows, tmp_path, 
     assert told in error
 
 
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        ("Returns", "processor 'step': process returned dict, which goes nowhere; call out.emit"),
+        ("KeyedReturns", "processor 'step': process returned dict, which goes nowhere"),
+        ("late_where", "processor 'step' returned generator, which is always true; return True"),
+    ],
+)
+def test_what_nobody_takes_fails_its_tuple(windows, tmp_path, function, told):
+    write_lines(tmp_path, ["a", "returned", "b"])
+    key = ", key: [value]" if function == "KeyedReturns" else ""
+    outcome = windows(spec(function, key)).go()
+    assert set(outcome.failed) == {1}
+    assert told in outcome.failed[1][1]
+    assert sorted(r.get("word", r.get("value")) for r in outcome.rows["rows"]) == ["a", "b"]
+
+
 @pytest.mark.parametrize("function", ["InClass", "InKeyedClass"])
 def test_a_class_can_fail_a_tuple_by_name(windows, tmp_path, function):
     write_lines(tmp_path, ["a", "refused", "b"])

@@ -186,3 +186,21 @@ class CannotClose(Processor):
 
     def close(self):
         raise OSError("already gone")
+
+
+class Returns(Processor):
+    output = "word string"
+
+    def process(self, row, out):
+        out.emit({"word": row["value"]})
+        return dict(row) if row["value"] == "returned" else None
+
+
+class KeyedReturns(Returns):
+    state = "n long"
+
+
+@where
+def late_where(line):
+    wanted = line["value"] != "returned"
+    return wanted or (wanted for _ in range(1))

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine.program.program import Component
-from millrace.engine.program.schema import rows_held
+from millrace.engine.program.schema import OutputError, rows_held
 from millrace.engine.task import kernels
 from millrace.engine.task.batch import Batch
 from millrace.engine.task.context import Task, getting_ready
@@ -175,7 +175,12 @@ class ClassStep(StreamingStep):
         """Call ``process`` once; what it raised, after which its outputs are gone."""
         mark = self.out.begin(row, state)
         try:
-            self.instance.process(row, self.out)
+            found: Any = self.instance.process(row, self.out)  # type: ignore[func-returns-value]
+            if found is not None:
+                raise OutputError(
+                    f"processor {self.name!r}: process returned {type(found).__name__}, which goes "
+                    "nowhere; call out.emit for each row, and return nothing"
+                )
         except BaseException as error:
             if is_order(error):
                 raise

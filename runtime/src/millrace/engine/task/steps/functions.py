@@ -7,7 +7,7 @@ halves of the batch, down to the tuples that it cannot bear.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from time import monotonic
 from typing import Any
 
@@ -90,7 +90,8 @@ class WhereStep(StreamingStep):
             if monotonic() >= box.due_s:
                 box.progress()
             try:
-                if function(row):
+                found = function(row)
+                if found is True or (found is not False and self._is_wanted(found)):
                     wanted[index] = True
             except BaseException as error:
                 if is_order(error):
@@ -100,7 +101,7 @@ class WhereStep(StreamingStep):
         for index in again:
             box.progress()
             try:
-                if function(fresh[index]):
+                if self._is_wanted(function(fresh[index])):
                     wanted[index] = True
             except BaseException as error:
                 if is_order(error):
@@ -113,6 +114,15 @@ class WhereStep(StreamingStep):
         else:
             kept = np.flatnonzero(keep)
             self.outlet.emit(batch.data.take(pa.array(kept)), batch, kept)
+
+    def _is_wanted(self, found: Any) -> bool:
+        """The truth of what the function gave; what has not run yet says nothing of it."""
+        if isinstance(found, Generator | Awaitable | AsyncGenerator):
+            raise OutputError(
+                f"processor {self.name!r} returned {type(found).__name__}, which is always true; "
+                "return True or False"
+            )
+        return bool(found)
 
 
 class VectorStep(StreamingStep):
