@@ -48,7 +48,7 @@ FRONTS = {
     "json": (READ, "{from: front}", ("user", "net")),
     "split": ("split: {column: value, into: user}", "{from: front}", ("user", "length(user)")),
     "aggregate": (
-        "aggregate: {columns: [{name: net, function: count}]}",
+        "aggregate: {emit: final, columns: [{name: net, function: count}]}",
         "{from: front, columns: {user: value, net: net}}",
         ("user", "net"),
     ),
@@ -73,6 +73,7 @@ def ask(folder: Path, front: str, select: list[str], where: str = "user <> ''") 
     }
     if front == "aggregate":
         text = text.replace("[{from: lines}]", "[{from: lines, key: [value]}]")
+        text = text.replace("format: text", "format: text, watch: false")
     (folder / "made.py").write_text(CODE)
     topology = parse(text)
 

@@ -476,6 +476,58 @@ def test_aggregate_columns_fit(what, field, message):
     assert message in at(problems, path).message
 
 
+def totals_behind(function, between=(), emit="changes"):
+    """Totals of the totals of each user."""
+    first = {**total("sum", "n")["aggregate"], "emit": emit}
+    steps = [step("first", keyed("events", "user"), aggregate=first)]
+    steps += [step(name, steps[-1]["name"], **what) for name, what in between]
+    of = None if function == "count" else "n"
+    return [*steps, step("all", keyed(steps[-1]["name"], "user"), **total(function, of, "of_all"))]
+
+
+ROW_WISE = [("where", {"sql": {"engine": "duckdb", "where": "n > 1"}})]
+
+
+@pytest.mark.parametrize("function", ["count", "sum", "avg"])
+@pytest.mark.parametrize("between", [[], ROW_WISE])
+def test_totals_that_change_are_not_added_up(function, between):
+    steps = totals_behind(function, between)
+    path = f"spec.processors[{len(steps) - 1}].aggregate.columns[0].function"
+    problem = at(found(steps, sources=[EVENTS]), path)
+    assert "'first' in front of it emits changes" in problem.message
+    assert problem.remedy == "compute it from what 'first' reads, or let that emit: final"
+
+
+@pytest.mark.parametrize("function", ["min", "max"])
+def test_extremes_of_totals_that_change_are_taken(function):
+    assert found(totals_behind(function), sources=[EVENTS]) == []
+
+
+def test_totals_at_the_end_may_be_added_up():
+    events = {**EVENTS, "files": {**EVENTS["files"], "watch": False}}
+    assert found(totals_behind("sum", ROW_WISE, "final"), sources=[events]) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "problems"), [("", 0), ("state = 'n long'", 0), ("state = None", 1)]
+)
+def test_code_with_state_may_take_differences(tmp_path, code, problems):
+    lines = [
+        "from millrace import Processor",
+        "class Differences(Processor):",
+        "    output = 'user string, n long'",
+        f"    {code or 'pass'}",
+        "    def process(self, row, out): pass",
+    ]
+    (tmp_path / "steps.py").write_text("\n".join(lines))
+    between = [("mine", {"function": "steps:Differences"})]
+    steps = totals_behind("sum", between)
+    if "n long" in code:
+        steps[1]["inputs"] = [keyed("first", "user")]
+    folder = tmp_path if code else None  # without it nothing is known of the code
+    assert len(found(steps, sources=[EVENTS], folder=folder)) == problems
+
+
 def test_fitting_aggregate_columns_are_valid():
     columns = [{"name": f"{f}_n", "function": f, "of": "n"} for f in ("sum", "min", "max", "avg")]
     steps = [step("t", keyed("events", "user"), aggregate={"columns": columns})]

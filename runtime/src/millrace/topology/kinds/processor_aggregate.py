@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from millrace.topology.kinds.base import (
     Incoming,
     ProcessorKind,
 )
-from millrace.topology.parts import Part
+from millrace.topology.parts import Part, Role
 from millrace.topology.problems import NOTHING, Problem, format_path
 from millrace.topology.scalars import Text
 
@@ -47,6 +47,10 @@ class AggregateFunction(str, Enum):
     AVG = "avg"
 
 
+ADDING = (AggregateFunction.COUNT, AggregateFunction.SUM, AggregateFunction.AVG)
+"""Those for which it matters how often a row comes."""
+
+
 class AggregateColumn(Part):
     """One computed column of an aggregation."""
 
@@ -64,8 +68,8 @@ class AggregateSettings(Part):
 
     emit: Emit = Field(
         Emit.CHANGES,
-        description="changes: totals of the keys that a window touched. final: every total once, "
-        "when bounded sources are drained.",
+        description="changes: totals of the keys that a window touched. final: every total each "
+        "time that bounded sources are drained; the last window has the newest.",
     )
     columns: tuple[AggregateColumn, ...] = Field(
         min_length=1, description="What to compute. The key columns come out in front of them."
@@ -121,6 +125,7 @@ class AggregateProcessorKind(ProcessorKind[AggregateSettings]):
         """Computed columns: distinct names, ``of`` where needed, of columns that fit."""
         edges = facts.edges_of(component)
         taken = set(edges[0].key) if edges else set()
+        running = _running_totals(edges, facts)
         for i, column in enumerate(settings.columns):
             path = format_path((*component.path, "aggregate", "columns", i))
             if column.name in taken:
@@ -129,6 +134,14 @@ class AggregateProcessorKind(ProcessorKind[AggregateSettings]):
                 )
             taken.add(column.name)
             name = column.function.value
+            if running and column.function in ADDING:
+                yield Problem(
+                    f"{path}.function",
+                    name,
+                    f"takes each total again whenever it changes: {running!r} in front of it emits "
+                    "changes, so what comes out depends on how records fall into windows",
+                    f"compute it from what {running!r} reads, or let that emit: final",
+                )
             if column.function is AggregateFunction.COUNT:
                 if column.of is not None:
                     message = "does not apply: count counts the tuples of a key"
@@ -138,6 +151,32 @@ class AggregateProcessorKind(ProcessorKind[AggregateSettings]):
                 yield Problem(f"{path}.of", NOTHING, message, "add it, e.g. of: amount")
             else:
                 yield from _fitting(facts, edges, f"{path}.of", column.of, column.function)
+
+
+def _running_totals(edges: Iterable[Edge], facts: Facts) -> str:
+    """The name of an aggregate in front that emits changes, with nothing but steps of single rows
+    between; empty if there is none.
+
+    Code with state of its own may well take differences, and code that is not at hand may have
+    state.
+    """
+    ahead, seen = [edge.producer for edge in edges], set[str]()
+    while ahead:
+        name = ahead.pop(0)
+        component = facts.graph.by_name.get(name)
+        if name in seen or component is None or component.role is not Role.PROCESSOR:
+            continue
+        seen.add(name)
+        function = facts.functions.get(name)
+        for kind, settings in facts.topology.spec.processors[component.index].declared():
+            if isinstance(settings, AggregateSettings):
+                if settings.emit is Emit.CHANGES:
+                    return name
+            elif not kind.keeps_state(settings, function) and (
+                function is not None or kind.user_code(settings) is None
+            ):
+                ahead += [edge.producer for edge in facts.edges_of(component)]
+    return ""
 
 
 def _fitting(
