@@ -53,3 +53,22 @@ def test_a_number_too_large_for_a_float_fits_no_more_than_one_too_large_for_an_i
     assert conform({"v": fine}, schema, "p").column("v").to_pylist() == fine.to_pylist()
     with pytest.raises(pa.ArrowInvalid, match="too large for a float"):
         conform({"v": pa.array([1.5, 1e300])}, schema, "p")
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_no_number_in_a_list_becomes_infinite(deep: bool) -> None:
+    def column(kind: pa.DataType, *numbers: float | None) -> pa.Array:
+        values = [None, [[*numbers], None] if deep else [*numbers]]
+        return pa.array(values, pa.list_(pa.list_(kind)) if deep else pa.list_(kind))
+
+    schema = pa.schema([("v", column(pa.float32()).type)])
+    fine = column(pa.float64(), 1.5, float("inf"), None)
+    assert conform({"v": fine}, schema, "p").column("v").to_pylist() == fine.to_pylist()
+    with pytest.raises(pa.ArrowInvalid, match="too large for a float"):
+        conform({"v": column(pa.float64(), 1.0, -1e300)}, schema, "p")
+
+
+def test_no_number_of_a_dictionary_becomes_infinite() -> None:
+    schema = pa.schema([("v", pa.float32())])
+    with pytest.raises(pa.ArrowInvalid, match="too large for a float"):
+        conform({"v": pa.array([1.0, 1e300]).dictionary_encode()}, schema, "p")

@@ -13,9 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millrace.ddl import parse_schema
 from millrace.sinks import encode
 from millrace.sinks.encode import encode_csv, encode_json_lines
 from millrace.sinks.values import _DAY, _FIRST_DAY, _LAST_DAY, as_text
+from millrace.sources.arrow_types import arrow_schema
+from millrace.sources.csv_rows import CsvDecoder
+from millrace.sources.lines import find_lines
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 COLUMNS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
@@ -129,6 +133,28 @@ def test_csv_writes_what_has_no_csv_form_as_text() -> None:
     data = b"".join(part.to_pybytes() for part in encode_csv([batch, batch])).decode()
     row = '"2024-01-02T00:00:00.000000Z","[""a"",null]","AA==","x"'
     assert data.splitlines() == ['"t","l","b","d"', row, row]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "values"),
+    [
+        ("string", "string", ["x", "", None]),
+        ("int64", "long", [1, None, 2]),
+        ("float64", "double", [None, 1.5]),
+        ("bool", "boolean", [True, None]),
+        ("date32", "date", [None, dt.date(2024, 2, 29)]),
+    ],
+)
+def test_a_null_that_is_alone_in_its_line_is_read_again(kind, text, values) -> None:
+    column = pa.array(values, kind)
+    data = b"".join(part.to_pybytes() for part in encode_csv([pa.record_batch({"c": column})]))
+    head, _, rest = data.partition(b"\n")
+    decoder = CsvDecoder(arrow_schema(parse_schema(f"c {text}")))
+    read = decoder.decode(find_lines(rest, blanks=False), None)
+    assert head == b'"c"'
+    assert not read.errors
+    found = read.data.column("c").to_pylist()
+    assert found == (["" if v is None else v for v in values] if kind == "string" else values)
 
 
 LIMITS = [

@@ -279,6 +279,40 @@ def test_values_are_checked_by_the_call_that_left_them(
         assert f"column v of type {kind} cannot hold" in problem
 
 
+UTC = dt.UTC
+UTC_TIME = pa.timestamp("us", "UTC")
+NOON = dt.datetime(2026, 1, 1, 12)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "stored"),
+    [
+        (UTC_TIME, NOON, NOON.replace(tzinfo=UTC)),
+        (pa.list_(UTC_TIME), [NOON, None], [NOON.replace(tzinfo=UTC), None]),
+        (pa.date32(), dt.datetime(2026, 1, 1), dt.date(2026, 1, 1)),
+        (pa.float32(), 0.1, float(np.float32(0.1))),
+        (pa.float32(), float("inf"), float("inf")),
+        (pa.list_(pa.float32()), [float("-inf"), None], [float("-inf"), None]),
+        (pa.date32(), NOON, None),
+        (pa.float32(), 1e300, None),
+        (pa.list_(pa.float32()), [1.0, -1e300], None),
+    ],
+)
+def test_a_moment_without_a_zone_is_in_utc_and_no_number_becomes_infinite(
+    kind: pa.DataType, value: Any, stored: Any
+) -> None:
+    state = scalar_state(kind)
+    [row] = state.find([pa.array([7])]).tolist()
+    state.values[row]["v"] = value
+    problem = state.check(row)
+    if stored is not None:
+        assert problem is None
+        assert state.values[row]["v"] == stored
+    else:
+        assert problem is not None
+        assert "it would become" in problem
+
+
 def test_a_wrong_value_that_was_not_checked_is_named_by_its_key() -> None:
     state = scalar_state(pa.int64())
     rows = state.find([pa.array([1, 2, 3])]).tolist()

@@ -31,10 +31,13 @@ def encode_json_lines(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.Buffer]:
 
 
 def encode_csv(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.Buffer]:
-    """A header and a line for each row; quoted where needed, null is empty, "" is quoted."""
+    """A header and a line for each row; quoted where needed, null is empty, "" is quoted, and so is
+    null where it is all of its line: readers skip blank ones."""
     header = True
     for batch in batches:
         columns = [_csv_column(column) for column in batch.columns]
+        if len(columns) == 1 and columns[0].null_count:
+            columns = [pc.fill_null(as_text(columns[0]), "")]
         data = pa.BufferOutputStream()
         pcsv.write_csv(
             pa.RecordBatch.from_arrays(columns, names=batch.schema.names),

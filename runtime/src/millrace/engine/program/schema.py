@@ -150,13 +150,20 @@ def _conform_array(values: Any, field: pa.Field, processor: str) -> pa.Array:
         # A cast of a slice of lists looks at the values of the other rows too.
         values = pa.concat_arrays([values])
     found = pc.cast(values, field.type, safe=True)
-    if pa.types.is_float32(field.type) and pa.types.is_floating(values.type):
-        _check_finite(values, found)
+    _check_finite(values, found)
     return found
 
 
 def _check_finite(given: pa.Array, stored: pa.Array) -> None:
-    """Raises ``pa.ArrowInvalid`` where a number has become infinite: a safe cast lets it."""
+    """Raises ``pa.ArrowInvalid`` where a number, also one in a list, has become infinite: a safe
+    cast lets it."""
+    if pa.types.is_list(stored.type):
+        _check_finite(pc.list_flatten(given), pc.list_flatten(stored))
+        return
+    if pa.types.is_dictionary(given.type):
+        given = given.dictionary_decode()
+    if not (pa.types.is_float32(stored.type) and pa.types.is_floating(given.type)):
+        return
     if pc.any(pc.and_(pc.is_inf(stored), pc.is_finite(given))).as_py():
         raise pa.ArrowInvalid("a number is too large for a float")
 

@@ -8,6 +8,8 @@ and was deleted if it was there before.
 
 from __future__ import annotations
 
+import datetime as dt
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -342,16 +344,33 @@ def _checker(columns: Sequence[pa.Field]) -> Callable[[Row], str | None]:
 def _as_stored(value: Any, kind: pa.DataType) -> Any:
     """The value as it will be read back; raises where Arrow would quietly store another one."""
     stored = pa.scalar(value, kind).as_py()
-    if not _equal(stored, value) and not _rounds(kind):
+    if not (_only_rounded(stored, value) if _rounds(kind) else _equal(stored, value)):
         raise ValueError(f"it would become {stored!r}")
     return stored
 
 
 def _equal(stored: Any, value: Any) -> bool:
-    """Whether two values are equal, as NaN is to itself and 0.0 to -0.0."""
+    """Whether two values are equal, as NaN is to itself and 0.0 to -0.0, and a moment without a
+    zone to that in UTC."""
     if isinstance(stored, list) and isinstance(value, Sequence) and len(stored) == len(value):
         return all(map(_equal, stored, value))
+    if isinstance(stored, dt.date) and isinstance(value, dt.date):
+        return _moment(stored) == _moment(value)
     return bool(stored == value or (stored != stored and value != value))
+
+
+def _moment(day: dt.date) -> dt.datetime:
+    """A moment, which is in UTC where it has no zone, or the one at which a day begins in UTC."""
+    if isinstance(day, dt.datetime):
+        return day if day.tzinfo is not None else day.replace(tzinfo=dt.UTC)
+    return dt.datetime(day.year, day.month, day.day, tzinfo=dt.UTC)
+
+
+def _only_rounded(stored: Any, value: Any) -> bool:
+    """Whether no number has become infinite."""
+    if isinstance(stored, list):
+        return all(map(_only_rounded, stored, value))
+    return not isinstance(stored, float) or not math.isinf(stored) or math.isinf(value)
 
 
 def _rounds(kind: pa.DataType) -> bool:
