@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import kitsinks_table as table
 import psutil
@@ -31,6 +32,21 @@ def test_a_bug_is_found_by_its_rule(bug: str, rule: str, monkeypatch: pytest.Mon
     text = str(found.value)
     assert f"sink kitsinks:{bug} breaks" in text
     assert SINK_RULES[rule] in text
+
+
+def test_rows_have_the_types_that_are_asked_for() -> None:
+    """As in a run: 32 bits, a column without a value, a list without an item."""
+
+    def row(number: int, window: int) -> dict[str, Any]:
+        return {"word": f"w{number}", "n": window, "note": None, "tags": []}
+
+    def check(schema: str | None) -> None:
+        make = ledger(kitsinks.TypedLedger)
+        check_sink(make, ledger_rows, row=row, schema=schema, only=["staged", "shown"])
+
+    check("word string, n int, note string, tags array<string>")
+    with pytest.raises(ConformanceError, match="n is int64"):
+        check(None)
 
 
 def test_every_rule_has_a_bug_that_breaks_it() -> None:

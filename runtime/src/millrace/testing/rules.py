@@ -51,6 +51,11 @@ SOURCE_RULES: Mapping[str, str] = {
     "replayable": "Millrace reads records again after a crash; a source that cannot must write "
     "what arrives to files first",
     "schema": "schema() gives the same pyarrow.Schema in every process, and every batch has it",
+    "columns": "a run takes columns of types that files hold (no durations, no intervals), and no "
+    "names that are reserved: give another type or name",
+    "fits": "a value that its column cannot hold in a run (an instant finer than a microsecond, an "
+    "integer beyond 64 bits, a text that is not UTF-8) makes its record one that cannot be "
+    "decoded: round it, or name the row in errors",
     "plan": "plan() returns a SourcePlan of at most max_records records in RootRanges of this "
     "source, each of at least one record (range_of makes them)",
     "json": "offsets and locators consist of None, booleans, finite numbers, strings, lists and "

@@ -12,9 +12,11 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from millrace.ddl import parse_schema
 from millrace.ids import WindowNumber
 from millrace.protocol.types import Sealed, Staged
 from millrace.sinks.base import Sink
+from millrace.sources.arrow_types import arrow_schema
 from millrace.testing.findings import BrokenError, Check, ConformanceError, findings_of
 from millrace.testing.processes import Workshop, scratch
 from millrace.testing.rules import SINK_RULES
@@ -43,6 +45,7 @@ def check_sink(
     read_back: Callable[[Path], Iterable[Row]],
     *,
     row: Callable[[int, int], Row] = default_row,
+    schema: str | None = None,
     upserts: bool = False,
     occupy: Callable[[Path], None] | None = None,
     damage: Callable[[Path, Staged], None] | None = None,
@@ -53,7 +56,9 @@ def check_sink(
     ``make(place)`` makes the sink on an empty target of its own for each folder ``place``;
     ``read_back(place)`` gives all rows that this target shows, as dicts, in any order.
     ``row(number, window)`` is a row that the sink can take: other numbers are other keys, other
-    windows other values. With ``upserts`` a row replaces the one of the same number.
+    windows other values. ``schema`` are its columns as a topology writes them
+    (``"word string, at timestamp"``), in whose types a run gives them; without it they have those
+    that Arrow finds for the values. With ``upserts`` a row replaces the one of the same number.
 
     ``occupy(place)`` puts a row there that Millrace did not write, and ``damage(place, staged)``
     spoils a staged output of a sink that does not use the staging area; without them those rules
@@ -63,12 +68,13 @@ def check_sink(
     Raises ``ConformanceError`` with all findings, and ``UnusableError`` where the sink's class
     cannot be loaded by other processes.
     """
+    columns = None if schema is None else arrow_schema(parse_schema(schema))
     with scratch() as folder:
         (folder / "first").mkdir()
         kind = type(make(folder / "first"))
         workshop = Workshop(kind, folder, seed=1)
         try:
-            targets = Targets(Question(make, read_back, row, upserts), workshop, folder)
+            targets = Targets(Question(make, read_back, row, upserts, columns), workshop, folder)
             checks = _Contract(targets, occupy, damage).checks() + SinkFaults(targets).checks()
             found = findings_of(checks, SINK_RULES, only)
         finally:

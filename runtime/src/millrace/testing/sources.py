@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
+from millrace.errors import TopologyError
 from millrace.protocol.types import RootRange
 from millrace.sources.base import Source
 from millrace.testing.findings import BrokenError, Check, ConformanceError, findings_of
@@ -69,6 +70,7 @@ class _Contract:
         return [
             Check(self.walking, ("replayable", "schema", "plan", "json", "once", "read"), True),
             Check(self.schemas, ("schema",)),
+            Check(self.carrying, ("columns", "fits")),
             Check(self.draining, ("drained",)),
             Check(self.planning_again, ("plan-again",)),
             Check(self.short_plans, ("short", "drained")),
@@ -94,6 +96,24 @@ class _Contract:
             schemas = [copy.schema() for copy in copies for _ in range(2)]
         if any(schema != schemas[0] for schema in schemas):
             raise BrokenError("schema", f"schema() gave {schemas[0]} and then another one")
+
+    def carrying(self) -> None:
+        # The processes of the kit are spared the engine.
+        from millrace.engine.program import draft, schema
+
+        made = self._feed.made
+        with self._feed.copy() as copy:
+            columns = schema.normal_schema(copy.schema())
+            try:
+                draft.check_reserved(made.name, columns)
+                draft.check_carried(made.name, columns, "write it as a number or a text")
+            except TopologyError as error:
+                raise BrokenError("columns", f"a run refuses it: {error}") from None
+            for piece in (piece for plan in self._feed.walk.plans for piece in plan.ranges):
+                for batch in copy.batches(piece, "fits"):
+                    _, unfit = schema.fitting(batch, columns, made.name, made.sound)
+                    for index, text in unfit.items():
+                        raise BrokenError("fits", f"row {index} of a batch of {piece}: {text}")
 
     def draining(self) -> None:
         walk = self._feed.walk

@@ -40,6 +40,7 @@ class Question:
     read_back: Callable[[Path], Iterable[Row]]
     row: Callable[[int, int], Row]
     upserts: bool
+    columns: pa.Schema | None = None
 
 
 @dataclass(slots=True)
@@ -85,7 +86,8 @@ class Target:
         """Arguments of ``stage`` for some rows of a window."""
         rows = [dict(self.question.row(number, window)) for number in numbers]
         # A row more gives the columns of a batch without any.
-        whole = pa.RecordBatch.from_pylist([*rows, dict(self.question.row(0, window))])
+        some = [*rows, dict(self.question.row(0, window))]
+        whole = pa.RecordBatch.from_pylist(some, schema=self.question.columns)
         batches = [whole.slice(at, 1) for at in range(len(rows))] or [whole.slice(0, 0)]
         return {"name": name, "batches": wire.pack_batches(batches, whole.schema)}
 

@@ -99,6 +99,11 @@ class SourceCopy:
         parts = self._ask("read", rule, piece=wire.pack(piece))
         return told(parts, piece, self.known_schema, rule)
 
+    def batches(self, piece: RootRange, rule: str) -> list[pa.RecordBatch]:
+        """What ``read`` yields for a range, as it is."""
+        parts = self._ask("read", rule, piece=wire.pack(piece))
+        return [batch for part in parts for batch in wire.unpack_batches(part["data"])]
+
     def read_two(self, one: RootRange, other: RootRange) -> list[Any]:
         pieces = [wire.pack(one), wire.pack(other)]
         found: list[Any] = self._ask("read_two", "read-again", pieces=pieces)

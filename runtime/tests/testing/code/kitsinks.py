@@ -105,6 +105,17 @@ class Ledger(Sink):
                 self.write(state)
 
 
+class TypedLedger(Ledger):
+    """Takes rows of the declared types alone."""
+
+    def stage(self, name: str, batches: Sequence[pa.RecordBatch]) -> Staged | None:
+        for batch in batches:
+            for field, kind in zip(batch.schema, ("string", "int32"), strict=False):
+                if str(field.type) != kind:
+                    raise SinkError(f"{field.name} is {field.type}")
+        return super().stage(name, batches)
+
+
 class StagesNothing(Ledger):
     """Stages also where there are no rows."""
 

@@ -64,6 +64,28 @@ class OtherColumns(Counted):
         return pa.schema([("n", pa.int32()), ("text", pa.string())])
 
 
+class OddColumns(Counted):
+    """Its second column is a length of time, or has a reserved name."""
+
+    other = pa.field("text", pa.duration("s"))
+
+    def schema(self):
+        return pa.schema([SCHEMA.field(0), self.other])
+
+    def batch(self, numbers):
+        made = super().batch(numbers)
+        columns = [made.data.column(0), made.data.column(0).cast(self.other.type)]
+        return replace(made, data=pa.RecordBatch.from_arrays(columns, schema=self.schema()))
+
+
+class ReservedColumn(OddColumns):
+    other = pa.field("__mr_text", pa.int64())
+
+
+class TooFine(OddColumns):
+    other = pa.field("text", pa.timestamp("ns"))
+
+
 class ColumnsByChance(Counted):
     calls = itertools.count()
 
