@@ -25,6 +25,7 @@ from millrace.protocol.record import Backoff, first_record
 from millrace.protocol.settings import Settings
 from millrace.protocol.types import (
     Components,
+    DeadSegment,
     Evidence,
     FailedRoot,
     Guarantee,
@@ -80,6 +81,7 @@ class Script:
         components: Components | None = None,
         restores: bool = False,
         prepares_from: int | None = None,
+        letters_together: int = 256,
     ) -> None:
         settings = Settings(
             uid=UID,
@@ -93,6 +95,7 @@ class Script:
             restores=restores,
             prepares_from=prepares_from,
             components=components,
+            letters_together=letters_together,
         )
         self.copies = copies
         self.machine = Driver(settings, partial(place, copies), lambda piece, index: index)
@@ -329,12 +332,14 @@ class Script:
         return e.VerdictGiven(Verdict(marker.id, (0,), complete, broken, words[0] != "broken"))
 
     def _on_dead(self, words: list[str]) -> e.Event:
-        """``dead`` for the answer to the last ``WriteDead``, ``dead NAME`` for another one."""
-        if words:
-            return e.DeadWritten(words[0])
+        """``dead`` for the answer to the last ``WriteDead``, ``dead NAME`` for another one, ``dead
+        alone`` where what was to be carried over could not be had."""
         action = self._last(e.WriteDead)
         assert isinstance(action, e.WriteDead)
-        return e.DeadWritten(action.name)
+        if words == ["alone"]:
+            return e.DeadWritten(action.name)
+        name = words[0] if words else action.name
+        return e.DeadWritten(name, action.after is not None)
 
     def _on_split(self, words: list[str]) -> e.Event:
         """``split 4 4``: the window's range in pieces of these sizes, as a source cuts it."""
@@ -398,8 +403,18 @@ def _contents(record: Record) -> str:
     parts = [f"{_tag(record.tag)} sealed {record.sealed} published {record.published}"]
     parts += [f"open {_intent(intent)}" for intent in record.intents]
     parts += [f"replay {_replay(replay)}" for replay in record.replays]
-    parts += [f"dead {one.count} in {one.name}" for one in record.dead]
+    parts += [_segment(one) for one in record.dead]
     return ", ".join(parts)
+
+
+def _segment(segment: DeadSegment) -> str:
+    begun = f" from {segment.first} on" if segment.first else ""
+    return f"dead {segment.count} in {segment.name}{begun}"
+
+
+def _write_dead(action: e.WriteDead) -> str:
+    after = f" behind {action.after.name}" if action.after else ""
+    return f"WriteDead {action.name} {' '.join(_replay(r) for r in action.letters)}{after}"
 
 
 def _name(one: Member) -> str:
@@ -431,7 +446,7 @@ _FORMS: dict[type, Callable[..., str]] = {
     e.Run: _run,
     e.Cancel: lambda a: f"Cancel {a.id.attempt} of {a.id.window}",
     e.AskVerdict: lambda a: f"AskVerdict {a.marker.id.attempt} of {a.marker.id.window}",
-    e.WriteDead: lambda a: f"WriteDead {a.name} {' '.join(_replay(r) for r in a.letters)}",
+    e.WriteDead: _write_dead,
     e.Split: lambda a: f"Split {_intent(a.intent)} at {a.at}",
     e.Publish: lambda a: f"Publish {a.sealed.window}",
     e.Notify: lambda a: f"Notify {a.kind}",

@@ -21,7 +21,7 @@ def told(script: Script) -> list[e.Notify]:
     return [one for one in script.actions if getattr(one, "kind", "") == "DeadLettersPileUp"]
 
 
-def test_it_is_told_once_for_every_so_many_windows() -> None:
+def test_it_is_told_once_for_every_so_many_objects() -> None:
     script = Script(copies=1, max_replays=0)
     script.tell(*START)
     windows = script.machine.windows
@@ -32,5 +32,16 @@ def test_it_is_told_once_for_every_so_many_windows() -> None:
         script.tell(*DEAD)
         assert len(windows.record.dead) == held + 1
         assert len(told(script)) == times
-    assert "10,000 windows" in told(script)[0].text
+    assert "10,000 dead letters are held in 10,000 objects" in told(script)[0].text
     assert told(script)[0].warning
+
+
+def test_a_dead_letter_in_every_window_is_one_object_for_as_many_as_fit() -> None:
+    script = Script(copies=1, max_replays=0, letters_together=40)
+    script.tell(*START)
+    for window in range(4, 104):
+        script.tell(*DEAD, f"published {window}", "ack a1")
+    record = script.machine.windows.record
+    assert record is not None
+    assert [one.count for one in record.dead] == [40, 40, 20]
+    assert record.totals.dead == 100

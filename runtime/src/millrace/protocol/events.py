@@ -19,6 +19,7 @@ from millrace.protocol.types import (
     AttemptId,
     AttemptPlan,
     CloseMarker,
+    DeadSegment,
     Evidence,
     Intent,
     Json,
@@ -153,12 +154,19 @@ class AskVerdict:
 
 @dataclass(frozen=True, slots=True)
 class WriteDead:
-    """Store dead letters, with their payloads, as one object named ``name``."""
+    """Store dead letters, with their payloads, as one object named ``name``; answered by
+    ``DeadWritten``.
+
+    Those of the segment ``after``, where there is one, are put before them, at the indexes that
+    they have there; where they cannot be had, ``letters`` are stored alone. What is stored under a
+    name is the same however often it is asked for.
+    """
 
     name: str
     stamp: Stamp
     window: WindowNumber
     letters: tuple[Replay, ...]
+    after: DeadSegment | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,7 +495,10 @@ class VerdictLost:
 
 @dataclass(frozen=True, slots=True)
 class DeadWritten:
+    """``carried``: the object begins with the letters that were to be put before the others."""
+
     name: str
+    carried: bool = False
 
 
 @dataclass(frozen=True, slots=True)

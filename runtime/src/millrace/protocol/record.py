@@ -9,12 +9,15 @@ root is in exactly one of not yet read, open, sealed, waiting for its replay, de
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from millrace.ids import NO_WINDOW, Epoch, Execution, Seq, Timeline, WindowNumber
 from millrace.protocol.cohorts import judge
+from millrace.protocol.names import LettersObject, read_name
 from millrace.protocol.types import (
+    AttemptId,
     DeadSegment,
     FailedRoot,
     Intent,
@@ -65,7 +68,11 @@ class NextWindow:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a window adds to the record when it is sealed."""
+    """What a window adds to the record when it is sealed.
+
+    ``dead`` counts the window's own letters. ``carried``: its object begins with those of the
+    newest segment, whose place it takes.
+    """
 
     segments: tuple[tuple[str, Segment], ...] = ()
     staged: tuple[Staged, ...] = ()
@@ -75,6 +82,7 @@ class Outcome:
     roots: Roots | None = None
     letters: tuple[Replay, ...] = ()
     holes: int = 0
+    carried: bool = False
 
 
 def first_record(uid: str, tag: Tag) -> Record:
@@ -122,7 +130,7 @@ def seal(record: Record, outcome: Outcome) -> Record:
         intents=tuple(rest),
         chains=extend(record.chains, outcome.segments),
         replays=(*record.replays, *outcome.replays),
-        dead=(*record.dead, outcome.dead) if outcome.dead else record.dead,
+        dead=_with_letters(record.dead, outcome),
         unpublished=(*record.unpublished, sealed),
         cohorts=judge(record.cohorts, intent, outcome.replays, outcome.letters, outcome.holes),
         totals=Totals(
@@ -132,7 +140,26 @@ def seal(record: Record, outcome: Outcome) -> Record:
             dead=totals.dead + (outcome.dead.count if outcome.dead else 0),
             dropped=totals.dropped + outcome.dropped,
         ),
+        last_dead=intent.window if outcome.dead else record.last_dead,
     )
+
+
+def _with_letters(held: tuple[DeadSegment, ...], outcome: Outcome) -> tuple[DeadSegment, ...]:
+    """The segments with the letters of a window that is sealed; what was taken out of the one whose
+    place is taken stays so."""
+    dead = outcome.dead
+    if dead is None:
+        return held
+    if not outcome.carried:
+        return (*held, dead)
+    newest = held[-1]
+    both = replace(
+        dead,
+        count=newest.count + dead.count,
+        removed=newest.removed,
+        first=newest.first or newest.name,
+    )
+    return (*held[:-1], both)
 
 
 def abandon(record: Record) -> Record:
@@ -185,6 +212,15 @@ def next_timeline(old: Tag, view: View | None) -> Tag:
         Epoch(1 + max(old.epoch, view.epoch if view else 0)),
         Seq(1),
     )
+
+
+def restored(record: Record, uid: str, tag: Tag) -> Record:
+    """The first record of a timeline, made of a snapshot's.
+
+    Letters are not carried over from one timeline into another: the name of an object would not say
+    any more which of them are meant (``holding``).
+    """
+    return replace(record, uid=uid, tag=tag, last_dead=NO_WINDOW)
 
 
 def restoring_view(
@@ -240,29 +276,82 @@ def behind(record: Record, marks: Iterable[Mark]) -> str | None:
     )
 
 
+def to_carry_over(record: Record, letters: int, most: int) -> DeadSegment | None:
+    """The segment whose letters stand first in the object of the window that is sealed next, with
+    so many of its own; None where these begin a segment.
+
+    That is the newest one, as long as both together are no more than ``most``, those that were
+    taken out too. It must be of the last window that had any: a late request for letters of a
+    segment that was emptied since would meet others there. And no source came since it was begun,
+    so that ``replayable`` says the same of all letters of a segment.
+    """
+    if not record.dead or record.dead[-1].window != record.last_dead:
+        return None
+    newest = record.dead[-1]
+    begun = _made_by(newest.first or newest.name)
+    if begun is None or newest.count + letters > most:
+        return None
+    came = max(record.since.values(), default=NO_WINDOW)
+    return newest if begun.window > came else None
+
+
+def holding(record: Record, name: str) -> DeadSegment | None:
+    """The segment that has the letters of the object of this name, at the same indexes: its own or
+    one that they were carried over to; None if there is none any more.
+
+    The objects of a segment lie between its first and its last, in executions and in windows. No
+    other that a committed record ever named does, of this timeline or of another.
+    """
+    for one in record.dead:
+        if one.name == name:
+            return one
+    made = _made_by(name)
+    if made is None:
+        return None
+    at = bisect_left(record.dead, made.window, key=lambda one: one.window)
+    found = record.dead[at] if at < len(record.dead) else None
+    return found if found is not None and _covers(found, made) else None
+
+
+def _covers(segment: DeadSegment, made: AttemptId) -> bool:
+    """Whether an object of a window up to that of a segment was between its first and its last."""
+    begun, ended = _made_by(segment.first), _made_by(segment.name)
+    if begun is None or ended is None:
+        return False
+    lived = begun.execution <= made.execution <= ended.execution
+    return lived and begun.window <= made.window
+
+
+def _made_by(letters: str) -> AttemptId | None:
+    """The attempt behind which an object of dead letters was written; None for no name of one."""
+    name = read_name(letters)
+    return name.attempt if isinstance(name, LettersObject) else None
+
+
 def take_letters(
     record: Record, segment: str, indexes: tuple[int, ...], replays: tuple[Replay, ...]
 ) -> Record:
     """Remove dead letters, for good or (``replays``, one for each index) into the replay queue.
 
-    Letters that are gone already are passed over, so taking them twice changes nothing. One whose
-    source is gone is not replayed and stays.
+    ``segment`` names the object in which they were found, which another one may hold by now
+    (``holding``). Letters that are gone already are passed over, so taking them twice changes
+    nothing. One whose source is gone is not replayed and stays.
     """
-    held = {one.name: one for one in record.dead}
-    if segment not in held:
+    held = holding(record, segment)
+    if held is None:
         return record
-    gone, window = set(held[segment].removed), held[segment].window
+    gone, window = set(held.removed), held.window
     fresh = [
         n
         for n, index in enumerate(indexes)
         if index not in gone and (not replays or replayable(record, replays[n].source, window))
     ]
-    removed = tuple(sorted(gone | {indexes[n] for n in fresh}))
-    held[segment] = replace(held[segment], removed=removed)
+    left = replace(held, removed=tuple(sorted(gone | {indexes[n] for n in fresh})))
+    segments = (left if one is held else one for one in record.dead)
     again = tuple(replays[n] for n in fresh) if replays else ()
     return replace(
         record,
-        dead=tuple(one for one in held.values() if len(one.removed) < one.count),
+        dead=tuple(one for one in segments if len(one.removed) < one.count),
         replays=(*record.replays, *again),
         totals=replace(record.totals, dead=record.totals.dead - len(fresh)),
     )

@@ -37,3 +37,6 @@ class Settings:
     What of such a window can run before its turn is for whoever runs it to say."""
     drop_removed: bool = False
     """Give up what sealed windows still have to show on sinks that were removed."""
+    letters_together: int = 256
+    """At most so many dead letters, those that were taken out too, stand in one object together,
+    if they are of several windows; 0: those of each window in its own."""

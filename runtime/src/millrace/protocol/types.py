@@ -282,12 +282,18 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class DeadSegment:
-    """An immutable object that holds ``count`` dead letters; those in ``removed`` are gone."""
+    """An immutable object that holds ``count`` dead letters; those in ``removed`` are gone.
+
+    They are those of ``window``, behind those of windows before it where ``first`` names the object
+    that these began with ("": there are none). Each object between the two is how this one begins,
+    so that an index in that one is the same in this.
+    """
 
     name: str
     window: WindowNumber
     count: int
     removed: tuple[int, ...] = ()
+    first: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +347,9 @@ class Record:
     ``components`` is what the record was last written for (None: as the topology was created,
     all with the number 0); ``since`` holds, for sources that an edit brought, the last window
     before it: dead letters up to there are of another source of that name. ``time_ms`` is the time
-    of the window that was planned last.
+    of the window that was planned last. ``dead`` are in the order of their windows, which are no
+    others' of ``dead``; ``last_dead`` is the last window of this timeline that had dead letters,
+    whether or not they are there still (0: none is known).
     """
 
     uid: str
@@ -360,6 +368,7 @@ class Record:
     components: Components | None = None
     since: Mapping[str, WindowNumber] = field(default_factory=dict)
     time_ms: int = 0
+    last_dead: WindowNumber = NO_WINDOW
 
 
 @dataclass(frozen=True, slots=True, order=True)

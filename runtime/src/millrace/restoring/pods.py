@@ -45,13 +45,13 @@ from millrace.homes import pods
 from millrace.homes.documents import RunEvent
 from millrace.homes.settings import DriverSettings
 from millrace.homes.stores import Inbox, Journal
-from millrace.protocol.record import next_timeline, restoring_view
+from millrace.protocol.record import next_timeline, restored, restoring_view
 from millrace.protocol.types import Member, Phase, Record, Tag, View, nodes_of
 from millrace.restoring.figures import figures
 from millrace.restoring.fit import Choice, candidates, check_fit, newest, told
 from millrace.restoring.marks import Begun, MarkedView, Marks
 from millrace.restoring.shown import last_behind, last_shown, take_back
-from millrace.restoring.writing import in_new_life, put, restored
+from millrace.restoring.writing import in_new_life, put
 from millrace.ring import owners
 from millrace.sinks import Sink
 from millrace.snapshots import timelines

@@ -12,7 +12,7 @@ from millrace.homes.accepted import accept
 from millrace.protocol.codec import encode_record
 from millrace.protocol.record import object_groups
 from millrace.protocol.server import NotOwner, Ok, Stamped
-from millrace.protocol.types import Components, Record, Stamp, Tag, View
+from millrace.protocol.types import Components, Record, Stamp, View
 from millrace.snapshots.manifest import Manifest
 from millrace.snapshots.places import Place
 from millrace.snapshots.reading import read_part
@@ -53,11 +53,6 @@ def put(
     for client in clients.values():
         _accepted_by(client, client.write_record(stamp, record.tag, encode_record(record)))
     crash.reached("restore.recorded")
-
-
-def restored(record: Record, uid: str, tag: Tag) -> Record:
-    """The first record of a timeline."""
-    return replace(record, uid=uid, tag=tag)
 
 
 def in_new_life(manifest: Manifest, components: Components | None) -> Record:

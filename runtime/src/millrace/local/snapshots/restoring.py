@@ -46,12 +46,12 @@ from millrace.local.servers import StateServer
 from millrace.local.snapshots.unfinished import mark, marked, unmark
 from millrace.local.takeover import held_briefly
 from millrace.local.workdir import WorkFolder, open_folder, unusable
-from millrace.protocol.record import next_timeline, restoring_view
+from millrace.protocol.record import next_timeline, restored, restoring_view
 from millrace.protocol.types import Phase, Tag, View
 from millrace.restoring.figures import figures
 from millrace.restoring.fit import Tell, check_fit
 from millrace.restoring.shown import last_behind, last_shown, take_back
-from millrace.restoring.writing import put, restored
+from millrace.restoring.writing import put
 from millrace.ring import owners
 from millrace.sinks import Sink, SinkSpec, make_sink
 from millrace.snapshots import timelines

@@ -33,6 +33,7 @@ class SealDraft:
     replays: tuple[Replay, ...] = ()
     letters: tuple[Replay, ...] = ()
     dead: DeadSegment | None = None
+    carried: bool = False
 
     @property
     def holes(self) -> int:
@@ -71,10 +72,12 @@ class Judging:
 
 @dataclass(frozen=True, slots=True)
 class WritingLetters:
-    """Dead letters are stored under ``name`` before the window is sealed with them."""
+    """Dead letters are stored under ``name``, behind those of ``after`` where they can be had,
+    before the window is sealed with them."""
 
     draft: SealDraft
     name: str
+    after: DeadSegment | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ OnBug = Callable[[str], None]
 """Told of an event that nobody can have asked for."""
 
 MANY_DEAD = 10_000
-"""So many windows with dead letters are told of, and each time that there are as many more."""
+"""So many objects of dead letters are told of, and each time that there are as many more."""
 
 HOLD_S = 1.0
 """Pause before a window runs again that met a lost state server."""
@@ -205,8 +205,8 @@ class Windows:
         match self.doing:
             case Opening(write) | Halving(write) | Sealing(write) | Noting(write):
                 return write.send()
-            case WritingLetters(draft, name):
-                return [self._store_letters(draft, name)]
+            case WritingLetters() as writing:
+                return [self._store_letters(writing)]
             case Judging(_, _, marker):
                 return [e.AskVerdict(marker)]
             case Splitting(decision):
@@ -684,24 +684,33 @@ class Windows:
 
     def _write_letters(self, draft: SealDraft) -> list[e.Action]:
         """Write them under a name that no ending of this window under another view had: only an
-        answer that is about the owners of today may seal."""
+        answer that is about the owners of today may seal.
+
+        What they stand behind is read from the committed record, which no other follows before the
+        one that seals them.
+        """
+        assert self.record is not None
         stamp, window = self.membership.stamp, draft.progress.intent.window
         number = self._numbers.get(window, WindowAttempt(0))
         name = str(LettersObject(AttemptId(stamp.execution, window, number), stamp.epoch))
-        self._become(WritingLetters(draft, name))
-        return [self._store_letters(draft, name)]
+        most = self.settings.letters_together
+        after = records.to_carry_over(self.record, len(draft.letters), most)
+        writing = WritingLetters(draft, name, after)
+        self._become(writing)
+        return [self._store_letters(writing)]
 
-    def _store_letters(self, draft: SealDraft, name: str) -> e.Action:
-        window = draft.progress.intent.window
-        return e.WriteDead(name, self.membership.stamp, window, draft.letters)
+    def _store_letters(self, writing: WritingLetters) -> e.Action:
+        window, letters = writing.draft.progress.intent.window, writing.draft.letters
+        return e.WriteDead(writing.name, self.membership.stamp, window, letters, writing.after)
 
     def _dead_written(self, event: e.DeadWritten) -> list[e.Action]:
         assert isinstance(self.doing, WritingLetters)
-        draft = self.doing.draft
+        draft, carried = self.doing.draft, event.carried and self.doing.after is not None
         window, letters = draft.progress.intent.window, draft.letters
         dead = counted(len(letters), "dead letter")
         text = f"window {window} is sealed with {dead}: {told(causes(letters))}"
-        stored = replace(draft, dead=DeadSegment(event.name, window, len(letters)))
+        segment = DeadSegment(event.name, window, len(letters))
+        stored = replace(draft, dead=segment, carried=carried)
         return [e.Notify("DeadLetters", text, window, warning=True), *self._seal(stored)]
 
     def _seal(self, draft: SealDraft) -> list[e.Action]:
@@ -733,11 +742,12 @@ def _stopped_at(record: Record) -> str:
 
 
 def _piled_up(before: Record, now: Record) -> list[e.Action]:
-    """Each window with dead letters stays in the record, which is written with every window."""
+    """Each object of dead letters stays in the record, which is written with every window."""
     if len(now.dead) // MANY_DEAD <= len(before.dead) // MANY_DEAD:
         return []
     text = (
-        f"dead letters of {len(now.dead):,} windows are held, and whatever window is sealed takes "
-        "longer for them: replay them or drop them (millrace dead-letters)"
+        f"{records.dead_letters(now):,} dead letters are held in {len(now.dead):,} objects, and "
+        "whatever window is sealed takes longer for them: replay them or drop them "
+        "(millrace dead-letters)"
     )
     return [e.Notify("DeadLettersPileUp", text, now.sealed, warning=True)]

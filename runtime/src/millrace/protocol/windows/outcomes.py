@@ -86,6 +86,7 @@ def outcome_of(draft: SealDraft, told: bool) -> Outcome:
         _roots(draft) if told else None,
         draft.letters,
         draft.holes,
+        draft.carried,
     )
 
 
