@@ -16,6 +16,7 @@ from millrace.engine.driver.home.inbox import Mailbox
 from millrace.engine.driver.letters import encode_letters
 from millrace.errors import ExitCode
 from millrace.homes import codec
+from millrace.homes.documents import Ask, Request
 from millrace.local.files import write_json
 from millrace.local.launch import state_servers
 from millrace.local.takeover import take_over
@@ -59,14 +60,28 @@ LETTERS = {
 DEAD = (DeadSegment("1.2.0/dead", 2, 2), DeadSegment("1.9.1/dead", 9, 2, removed=(0,)))
 
 
-def store(address: StateAddress, uid: str, **changes: Any) -> None:
+TOGETHER = {
+    "1.9.1.1/dead": [
+        *({**one, "object": "1.2.1.1/dead"} for one in LETTERS["1.2.0/dead"]),
+        *LETTERS["1.9.1/dead"],
+    ]
+}
+
+
+def store(
+    address: StateAddress,
+    uid: str,
+    dead: tuple[DeadSegment, ...] = DEAD,
+    letters: dict[str, list[dict[str, Any]]] = LETTERS,
+    **changes: Any,
+) -> None:
     """A committed record with four letters, one of them removed."""
     client, stamp, tag = StateClient(address, uid), Stamp(1, 1), Tag(1, 1, 1, 1)
-    record = Record(uid, tag, 9, {}, (), {}, (), DEAD, (), 9, **changes)
+    record = Record(uid, tag, 9, {}, (), {}, (), dead, (), 9, **changes)
     client.stamp(stamp)
     objects = [
         (name, json.dumps({"format": 1, "letters": found}).encode())
-        for name, found in LETTERS.items()
+        for name, found in letters.items()
     ]
     client.put(stamp, objects)
     client.write_record(stamp, tag, encode_record(record))
@@ -85,18 +100,29 @@ def folder(tmp_path: Path) -> WorkFolder:
     return made
 
 
-@pytest.fixture
-def edited(folder: WorkFolder) -> WorkFolder:
-    """Behind window 5 the source was removed, and another one of its name came."""
+def stored_anew(folder: WorkFolder, **changes: Any) -> WorkFolder:
     (server,) = state_servers(folder, parse(TEXT), sockets())
     address = server.start()
     client = StateClient(address, folder.uid)
     client.wipe()
     client.close()
-    components = Components(2, {"lines": 2}, {}, {"out": 0})
-    store(address, folder.uid, components=components, since={"lines": 5})
+    store(address, folder.uid, **changes)
     server.stop()
     return folder
+
+
+@pytest.fixture
+def edited(folder: WorkFolder) -> WorkFolder:
+    """Behind window 5 the source was removed, and another one of its name came."""
+    components = Components(2, {"lines": 2}, {}, {"out": 0})
+    return stored_anew(folder, components=components, since={"lines": 5})
+
+
+@pytest.fixture
+def together(folder: WorkFolder) -> WorkFolder:
+    """Window 9 has carried over the letters of window 2, and one of its own was removed."""
+    dead = (DeadSegment("1.9.1.1/dead", 9, 4, (2,), "1.2.1.1/dead"),)
+    return stored_anew(folder, dead=dead, letters=TOGETHER)
 
 
 def command(folder: WorkFolder, *arguments: str, code: int = 0) -> str:
@@ -143,6 +169,41 @@ def test_what_is_asked_for_waits_for_the_next_run_and_is_asked_for_once(
     assert "1 dead letter will be dropped" in answer
     assert "asked for before: 2" in answer
     assert requests(folder)[1:] == [{"action": "drop", "segment": "1.9.1/dead", "indexes": [1]}]
+
+
+def test_letters_that_were_carried_over_are_called_as_before(together: WorkFolder) -> None:
+    found = listed(together)
+    assert list(found) == ["1.2.1.1:0", "1.2.1.1:1", "1.9.1.1:1"]
+    assert [one["window"] for one in found.values()] == [2, 2, 9]
+    assert [one["offset"] for one in found.values()] == [5, 6, 41]
+    for named, payload in (("2:0", "bad [line]"), ("1.2.1.1:0", "bad [line]"), ("9", "kept")):
+        shown = command(together, "show", named)
+        assert payload in shown
+        assert shown.count("payload:") == 1
+    assert command(together, "show", "2").count("payload:") == 2
+    assert "9:0" in command(together, "show", "9:0", code=ExitCode.FAILED), "it was removed"
+
+
+def test_a_request_names_the_object_that_has_the_letters_now(together: WorkFolder) -> None:
+    """One that was made by the name of an older object is of the same letters."""
+    together.inbox.ask(Request(Ask.REPLAY, "1.2.1.1/dead", (1,)))
+    assert [one["asked"] for one in listed(together).values()] == [None, "replay", None]
+    assert "1 dead letter will be replayed" in command(together, "replay", "9:1")
+    answer = command(together, "drop", "1.2.1.1")
+    assert "1 dead letter will be dropped" in answer
+    assert "asked for before: 1" in answer
+    assert requests(together)[1:] == [
+        {"action": "replay", "segment": "1.9.1.1/dead", "indexes": [3]},
+        {"action": "drop", "segment": "1.9.1.1/dead", "indexes": [0]},
+    ]
+
+
+def test_a_damaged_object_of_several_windows_names_them(together: WorkFolder) -> None:
+    damage(together, "lost", "1.9.1.1/dead")
+    table = command(together, "list")
+    assert "1.9.1.1 (3 dead letters of windows 2 to 9) cannot be read: " in table
+    assert "2:0" in command(together, "drop", "2:0", code=ExitCode.FAILED), "which is not known"
+    assert "3 dead letters will be dropped" in command(together, "drop", "9")
 
 
 def test_letters_of_a_removed_source_are_shown_and_dropped_but_not_replayed(
@@ -204,7 +265,7 @@ def encode(letters: list[dict[str, Any]], version: int = 1) -> bytes:
     return json.dumps({"format": version, "letters": letters}).encode()
 
 
-def damage(folder: WorkFolder, how: str) -> None:
+def damage(folder: WorkFolder, how: str, name: str = "1.2.0/dead") -> None:
     """The letters of window 2 become unreadable."""
     (server,) = state_servers(folder, parse(TEXT), sockets())
     client = StateClient(server.start(), folder.uid)
@@ -214,9 +275,9 @@ def damage(folder: WorkFolder, how: str) -> None:
     made = SimpleNamespace(payload=lambda root: b"bad", place=lambda root: "line 1")
     data = DAMAGED[how](encode_letters(roots, {"lines": made}))
     if data is None:
-        client.delete(stamp, ["1.2.0/dead"])
+        client.delete(stamp, [name])
     else:
-        client.put(stamp, [("1.2.0/dead", data)])
+        client.put(stamp, [(name, data)])
     client.close()
     server.stop()
 

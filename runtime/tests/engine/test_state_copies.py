@@ -423,6 +423,16 @@ def test_what_the_first_owner_does_not_give_is_read_from_the_second(
         world.stores.fetch("b")
 
 
+def test_of_what_is_too_large_no_more_is_read_than_is_wanted(world: World) -> None:
+    members = tuple(world.members[:2])
+    world.stores.use(View(UID, 1, 2, Phase.OPEN, 1, members, members, 2, (("m0", "m1"),)))
+    world.put(0, "a")
+    data = b"bytes of a"
+    assert world.stores.fetch("a", most_bytes=len(data)) == data
+    with pytest.raises(StateServerError, match="object a has more than 9 bytes"):
+        world.stores.fetch("a", most_bytes=len(data) - 1)
+
+
 @pytest.mark.parametrize(
     ("name", "data", "digest"),
     [

@@ -7,7 +7,7 @@ import json
 import os
 import random
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -34,7 +34,8 @@ from millrace.local.inspect.letters import _asked
 from millrace.local.inspect.overview import overview
 from millrace.local.takeover import take_over
 from millrace.local.workdir import find_folder, open_folder
-from millrace.protocol.types import Phase, Replay, Stamp, Tag, Totals, View
+from millrace.protocol.record import first_record
+from millrace.protocol.types import DeadSegment, Phase, Replay, Stamp, Tag, Totals, View
 from millrace.sinks.markers import Markers
 from millrace.state.client import StateAddress
 from millrace.state.viewfile import ViewFile
@@ -213,7 +214,9 @@ def test_requests_and_proposals(folder):
     for number, odd in enumerate(({"indexes": [0]}, {**request, "indexes": 5}, {"indexes": None})):
         write_json(folder.requests / f"odd-{number}.json", odd)
     write_json(folder.requests / "whole.json", request)
-    assert _asked(folder.inbox)[request["segment"], 1] == "replay"
+    record = replace(first_record("u", Tag(1, 1, 1, 1)), dead=(DeadSegment("1.2.3.4/dead", 2, 2),))
+    asked = _asked([one.request for one in folder.inbox.requests()], record)
+    assert asked[request["segment"], 1] == "replay"
     (folder.requests / "folder.json").mkdir()
     list(box.look())
     assert [path.name for path in folder.requests.iterdir()] == ["folder.json"]

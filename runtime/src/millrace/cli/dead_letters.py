@@ -251,7 +251,7 @@ def _warn_of_damaged(letters: Sequence[Letter]) -> None:
     for name, damaged in _by_object(letters).items():
         count = counted(len(damaged), "dead letter")
         print_warning(
-            f"{name} ({count} of window {damaged[0].window}) cannot be read: {damaged[0].damaged}"
+            f"{name} ({count} of {damaged[0].windows}) cannot be read: {damaged[0].damaged}"
         )
 
 

@@ -1,16 +1,22 @@
-"""Dead letters as objects: what failed, where, why, and the record's own bytes."""
+"""Dead letters as objects: what failed, where, why, and the record's own bytes.
+
+An object may begin with the letters of one before it, in their order. A letter of those has the
+name of the object that it was first written in, by which users call it ever after; the others were
+first written in the object itself.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from millrace.engine.program.cutting import IN_TURN
 from millrace.errors import NewerFormatError, ProtocolError, message_of
-from millrace.protocol.types import FORMAT, Replay
+from millrace.protocol.types import FORMAT, DeadSegment, Replay
 from millrace.sources.base import Source
 
 _MAGIC = b"MRDEAD"
@@ -21,7 +27,15 @@ MOST_BYTES = 256 << 20
 """Of an object's letters with their payloads, half of what a state server takes: there is room left
 for letters without."""
 
-_FIELDS = {"alone", "locator", "payload", "payloadError", "trace", "where", *_NUMBERS, *_TEXTS}
+CARRIED_BYTES = 256 << 10
+"""A larger object is not carried over, so that a window writes little of what is stored again."""
+
+_FIRST = "object"
+_FIELDS = {
+    *("alone", "locator", "payload", "payloadError", "trace", "where", _FIRST),
+    *_NUMBERS,
+    *_TEXTS,
+}
 _DAMAGED = (
     "an object of dead letters is damaged and not believed; bring back the state server's "
     "append-only file from a copy, or give its letters up with millrace dead-letters drop"
@@ -41,13 +55,18 @@ def _digest(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=16).hexdigest().encode()
 
 
-def encode_letters(letters: Sequence[Replay], sources: Mapping[str, Source]) -> bytes:
-    """The object of one window's dead letters: a line with its checksum, and JSON.
+def encode_letters(
+    letters: Sequence[Replay],
+    sources: Mapping[str, Source],
+    carried: Sequence[Mapping[str, Any]] = (),
+) -> bytes:
+    """The object of one window's dead letters, behind those that are carried over: a line with its
+    checksum, and JSON.
 
     What would make it larger than ``MOST_BYTES`` is left out: payloads of some of them.
     """
-    texts: list[str] = []
-    size = 0
+    texts = [json.dumps(letter) for letter in carried]
+    size = sum(map(len, texts))
     for root in letters:
         letter = _letter(root, sources)
         text = json.dumps(letter)
@@ -90,6 +109,34 @@ def decode_letters(data: bytes) -> list[dict[str, Any]]:
     return letters
 
 
+def letters_of(segment: DeadSegment, data: bytes) -> list[dict[str, Any]]:
+    """The letters of the object that a record names so. Raises ``NewerFormatError``,
+    ``DamagedLettersError``, also where they are not as many as the record says."""
+    letters = decode_letters(data)
+    if len(letters) != segment.count:
+        raise DamagedLettersError(
+            f"this object holds {len(letters)} dead letters and not {segment.count}; bring back "
+            "the state server's append-only file from a copy, or give its letters up with "
+            "millrace dead-letters drop"
+        )
+    return letters
+
+
+def carried_over(segment: DeadSegment, data: bytes) -> list[dict[str, Any]]:
+    """The letters of an object as another one begins with them. Raises as ``letters_of``."""
+    return [{_FIRST: segment.name, **letter} for letter in letters_of(segment, data)]
+
+
+def origins(name: str, letters: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, int]]:
+    """Of each letter of the object of this name the object that it was first written in, and its
+    place among those that were first written there."""
+    places: Counter[str] = Counter()
+    for letter in letters:
+        first = str(letter.get(_FIRST, name))
+        yield first, places[first]
+        places[first] += 1
+
+
 def are_intact(data: bytes) -> bool:
     """Whether an object of dead letters is what was written, by whichever release."""
     try:
@@ -124,6 +171,8 @@ def _whole(letter: dict[str, Any]) -> dict[str, Any]:
         raise TypeError("a field is no number")
     if not all(isinstance(letter[name], str) for name in _TEXTS):
         raise TypeError("a field is no text")
+    if not isinstance(letter.get(_FIRST, ""), str):
+        raise TypeError("an object has no such name")
     _ = letter["alone"], letter["locator"], payload_of(letter)
     return letter
 

@@ -5,16 +5,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock, Thread
-from typing import assert_never
+from typing import Any, assert_never
 
 from millrace import crash
 from millrace.engine.driver.errands import Couriers, Errands, Patience, as_failure
 from millrace.engine.driver.home.inbox import Mailbox
 from millrace.engine.driver.home.journal import EventTeller
 from millrace.engine.driver.home.reader import InboxReader
-from millrace.engine.driver.letters import encode_letters
+from millrace.engine.driver.letters import (
+    CARRIED_BYTES,
+    DamagedLettersError,
+    carried_over,
+    encode_letters,
+)
 from millrace.engine.driver.planner import CALL_END_S, Planner
 from millrace.engine.driver.publisher import Publisher
 from millrace.engine.driver.room import Room
@@ -32,6 +37,7 @@ from millrace.engine.program.cutting import cut_intent
 from millrace.errors import (
     FencedError,
     MillraceError,
+    NewerFormatError,
     SinkError,
     SourceAwayError,
     StateServerError,
@@ -40,7 +46,15 @@ from millrace.errors import (
 from millrace.homes.stores import HomeAwayError, ViewStore
 from millrace.ids import WindowNumber
 from millrace.protocol import events as e
-from millrace.protocol.types import AttemptId, AttemptPlan, Phase, Record, Stamp, View
+from millrace.protocol.types import (
+    AttemptId,
+    AttemptPlan,
+    DeadSegment,
+    Phase,
+    Record,
+    Stamp,
+    View,
+)
 from millrace.sources.base import Source
 
 log = logging.getLogger(__name__)
@@ -72,6 +86,15 @@ class Equipment:
     room: Room | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Letters:
+    """What is stored under ``name``; without its bytes once every owner has them."""
+
+    name: str
+    data: bytes | None
+    carried: bool
+
+
 class RealPerformer:
     """One method for each kind of action; see ``protocol.events`` for what each asks.
 
@@ -100,6 +123,8 @@ class RealPerformer:
         self._over: set[AttemptId] = set()
         self._unforgotten: set[AttemptId] = set()
         self._copying: tuple[Stamp, View] | None = None
+        self._letters: _Letters | None = None
+        """Of the last ``WriteDead``; for the thread alone that asks sources."""
         self._copies_change = Lock()
         self._moving: Stamp | None = None
 
@@ -443,21 +468,49 @@ class RealPerformer:
         return self._notify(e.Notify("WindowHeldUp", reason, window, warning=True))
 
     def _write_dead(self, action: e.WriteDead) -> list[e.Event]:
+        """The machine asks again while it waits, and some owners may have the object by then: it is
+        made once, and stored again as it is. Once all have it, nothing is written any more: it may
+        be sealed, and what it was made of deleted."""
+
         def write() -> list[e.Event]:
-            data = encode_letters(action.letters, self._equipment.sources)
-            try:
-                self._equipment.stores.put_everywhere(action.stamp, action.name, data)
-            except StateServerError as error:
-                if not error.retryable:
-                    raise
-                return self._held_up(
-                    f"dead letters of window {action.window} wait: {error}", action.window
-                )
-            crash.reached("driver.dead-written")
-            return [e.DeadWritten(action.name)]
+            made = self._letters
+            if made is None or made.name != action.name:
+                made = self._letters = self._made(action)
+            if made.data is not None:
+                try:
+                    self._equipment.stores.put_everywhere(action.stamp, made.name, made.data)
+                except StateServerError as error:
+                    if not error.retryable:
+                        raise
+                    return self._held_up(
+                        f"dead letters of window {action.window} wait: {error}", action.window
+                    )
+                self._letters = replace(made, data=None)
+                crash.reached("driver.dead-written")
+            return [e.DeadWritten(made.name, made.carried)]
 
         self._asking.do((action.name, action.stamp), write)
         return []
+
+    def _made(self, action: e.WriteDead) -> _Letters:
+        carried = [] if action.after is None else self._carried_over(action.after)
+        data = encode_letters(action.letters, self._equipment.sources, carried)
+        return _Letters(action.name, data, carried=bool(carried))
+
+    def _carried_over(self, segment: DeadSegment) -> list[dict[str, Any]]:
+        """The letters of a segment for the object that is to begin with them; none where they
+        cannot be read now, or are too much.
+
+        Nobody waits for a state server that is away: the window begins a segment of its own, which
+        those behind it go on with. So a server that is away for a moment costs the record one
+        segment more.
+        """
+        try:
+            data = self._equipment.stores.fetch(segment.name, most_bytes=CARRIED_BYTES)
+            return carried_over(segment, data)
+        except (StateServerError, DamagedLettersError, NewerFormatError) as error:
+            log.info("dead letters in %s are not carried over: %s", segment.name, error)
+            return []
 
     def _split(self, action: e.Split) -> list[e.Event]:
         def cut() -> list[e.Event]:

@@ -291,19 +291,26 @@ class Stores:
         members = self._view.target if self._view is not None else ()
         return self._uses.of(self._address(member) for member in members)
 
-    def fetch(self, name: str, groups: int = 0, digest: str = "") -> bytes:
+    def fetch(
+        self, name: str, groups: int = 0, digest: str = "", most_bytes: int | None = None
+    ) -> bytes:
         """Read an object from the first owner that gives it intact, without a stamp; a damaged one
         where no owner has another.
 
-        Raises ``StateServerError`` where none has it, or none intact and one does not answer.
+        Raises ``StateServerError`` where none has it, or none intact and one does not answer, and
+        where it has more than ``most_bytes``, of which no more are read.
         """
         view = self._required()
         members = {m.name: m for m in view.target}
         silent: StateServerError | None = None
         damaged: bytes | None = None
         for owner in owners_of(view.owners, name, groups):
+            client = self.client(members[owner])
             try:
-                reply = self.client(members[owner]).get(None, [name])
+                if most_bytes is None:
+                    reply = client.get(None, [name])
+                else:
+                    reply = client.get_parts(None, [(name, 0, most_bytes + 1)])
             except UnreachableError as error:
                 silent = error
                 continue
@@ -312,6 +319,8 @@ class Stores:
                 continue
             if not isinstance(reply[0], Found):
                 continue
+            if most_bytes is not None and len(reply[0].data) > most_bytes:
+                raise StateServerError(f"object {name} has more than {most_bytes} bytes")
             if is_intact(name, reply[0].data, digest):
                 return reply[0].data
             log.warning("the copy of object %s on %s is damaged", name, owner)

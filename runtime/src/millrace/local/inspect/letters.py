@@ -4,6 +4,9 @@ Reading goes to the state servers of the living run; where none lives, the embed
 started for a moment, and a run that starts meanwhile waits. Replaying and dropping is asked for by
 a file in ``requests/``: the driver applies it together with the next seal, the next driver if
 none lives. Asking twice for the same letter changes nothing.
+
+A letter has an id for good, after the object that it was first written in. Meanwhile it may have
+been carried over to others: a request names the one in which it was found, and its index there.
 """
 
 from __future__ import annotations
@@ -15,18 +18,20 @@ from typing import Any
 from millrace.engine.driver.letters import (
     DamagedLettersError,
     are_intact,
-    decode_letters,
+    letters_of,
+    origins,
     payload_fields,
     payload_of,
 )
 from millrace.errors import MillraceError, NewerFormatError
 from millrace.homes.documents import Ask, Request
 from millrace.homes.stores import Inbox
+from millrace.ids import WindowNumber
 from millrace.local.inspect.reading import committed_record, fetch, reachable
 from millrace.local.takeover import current_holder
 from millrace.local.workdir import WorkFolder
-from millrace.protocol.names import spoken
-from millrace.protocol.record import replayable
+from millrace.protocol.names import LettersObject, read_name, spoken
+from millrace.protocol.record import holding, replayable
 from millrace.protocol.types import DeadSegment, Record
 from millrace.state.readable import Readable
 
@@ -35,11 +40,14 @@ from millrace.state.readable import Readable
 class Letter:
     """One dead letter. ``payload`` is None where the source could not give it any more.
 
+    It is at ``index`` in the object ``segment``. ``first`` is the object of its ``window`` that it
+    was first written in and its place among those that were, None where these are the same.
     ``where`` says in words where its record is found, ``trace`` shows the user's lines that raised
     the error; both are empty in letters of an older release.
     ``asked`` is ``replay`` or ``drop`` if that was asked for and has not happened yet; ``gone``
     says that its source was removed, and that a source of that name now is another one.
-    ``damaged`` says why nothing but its id and window is known, and what to do.
+    ``damaged`` says why nothing but its object is known, and what to do; that has letters from
+    window ``since`` (0: from ``window``) to ``window``.
     """
 
     segment: str
@@ -57,21 +65,34 @@ class Letter:
     trace: str = ""
     gone: bool = False
     damaged: str = ""
+    first: tuple[str, int] | None = None
+    since: int = 0
 
     @property
     def object(self) -> str:
-        """What the user calls the object that holds it with others of its window."""
-        return spoken(self.segment)
+        """What the user calls the object that it was written in with others of its window."""
+        return spoken(self._first[0])
 
     @property
     def id(self) -> str:
-        """What the user calls it: ``<execution>.<window>.<attempt>.<epoch>:<index>``."""
-        return f"{self.object}:{self.index}"
+        """What the user calls it: ``<execution>.<window>.<attempt>.<epoch>:<place>``."""
+        return f"{self.object}:{self._first[1]}"
 
     @property
     def names(self) -> tuple[str, ...]:
         """What may stand for it on the command line, alone or with others."""
-        return self.id, self.object, f"{self.window}:{self.index}", str(self.window)
+        return self.id, self.object, f"{self.window}:{self._first[1]}", str(self.window)
+
+    @property
+    def _first(self) -> tuple[str, int]:
+        return self.first or (self.segment, self.index)
+
+    @property
+    def windows(self) -> str:
+        """Of which windows its object has letters, in words."""
+        if self.since in (0, self.window):
+            return f"window {self.window}"
+        return f"windows {self.since} to {self.window}"
 
     def document(self) -> dict[str, Any]:
         """As ``--json`` shows it; bytes that are no UTF-8 come in base64, what is unknown null."""
@@ -112,18 +133,21 @@ def letters_on(clients: Sequence[Readable], inbox: Inbox) -> list[Letter]:
     record = committed_record(clients)
     if record is None:
         return []
-    asked = _asked(inbox)
+    requests = [asked.request for asked in inbox.requests()]
+    asked = _asked(requests, record)
     letters: list[Letter] = []
     for segment in record.dead:
-        data = fetch(clients, segment.name, are_intact)
-        if data is None and _forgotten(clients, segment.name):
+        found = _object(clients, record, segment)
+        if found is None:
             continue
+        if found.record is not record:
+            asked |= _asked(requests, found.record)
         try:
-            entries = _entries(segment, data)
+            entries = _entries(found.segment, found.data)
         except (DamagedLettersError, NewerFormatError) as error:
-            letters += _unreadable(segment, str(error), asked)
+            letters += _unreadable(found.segment, str(error), asked)
         else:
-            letters += _letters(record, segment, entries, asked)
+            letters += _letters(found.record, found.segment, entries, asked)
     return letters
 
 
@@ -143,6 +167,31 @@ def ask_in(inbox: Inbox, action: str, letters: Collection[Letter]) -> None:
         inbox.ask(Request(Ask(action), segment, tuple(sorted(indexes))))
 
 
+@dataclass(frozen=True, slots=True)
+class _Object:
+    """A segment of a committed record and its object, None where no server has it."""
+
+    record: Record
+    segment: DeadSegment
+    data: bytes | None
+
+
+def _object(clients: Sequence[Readable], record: Record, segment: DeadSegment) -> _Object | None:
+    """What has the letters of a segment: where the living run has carried them over meanwhile, that
+    object; None where they were all taken out."""
+    while True:
+        data = fetch(clients, segment.name, are_intact)
+        if data is not None:
+            return _Object(record, segment, data)
+        latest = committed_record(clients)
+        held = None if latest is None else holding(latest, segment.name)
+        if latest is None or held is None:
+            return None
+        if held.name == segment.name:
+            return _Object(record, segment, None)
+        record, segment = latest, held
+
+
 def _entries(segment: DeadSegment, data: bytes | None) -> list[dict[str, Any]]:
     """Raises ``DamagedLettersError``, ``NewerFormatError``."""
     if data is None:
@@ -150,14 +199,7 @@ def _entries(segment: DeadSegment, data: bytes | None) -> list[dict[str, Any]]:
             "no state server holds this object of dead letters; bring back the state server's "
             "append-only file from a copy, or give its letters up with millrace dead-letters drop"
         )
-    entries = decode_letters(data)
-    if len(entries) != segment.count:
-        raise DamagedLettersError(
-            f"this object holds {len(entries)} dead letters and not {segment.count}; bring back "
-            "the state server's append-only file from a copy, or give its letters up with "
-            "millrace dead-letters drop"
-        )
-    return entries
+    return letters_of(segment, data)
 
 
 def _letters(
@@ -166,13 +208,16 @@ def _letters(
     entries: Sequence[dict[str, Any]],
     asked: dict[tuple[str, int], str],
 ) -> Iterator[Letter]:
-    for index, entry in enumerate(entries):
-        if index in segment.removed:
+    removed = set(segment.removed)
+    firsts = origins(segment.name, entries)
+    for index, (first, entry) in enumerate(zip(firsts, entries, strict=True)):
+        if index in removed:
             continue
+        window = _window(first[0], segment)
         yield Letter(
             segment.name,
             index,
-            segment.window,
+            window,
             entry["source"],
             entry["partition"],
             entry["offset"],
@@ -183,33 +228,40 @@ def _letters(
             asked.get((segment.name, index)),
             str(entry.get("where", "")),
             str(entry.get("trace", "")),
-            gone=not replayable(record, entry["source"], segment.window),
+            gone=not replayable(record, entry["source"], window),
+            first=first,
         )
+
+
+def _window(name: str, segment: DeadSegment) -> WindowNumber:
+    """The window of the letters that were first written in the object of this name."""
+    made = read_name(name)
+    return made.attempt.window if isinstance(made, LettersObject) else segment.window
 
 
 def _unreadable(
     segment: DeadSegment, why: str, asked: dict[tuple[str, int], str]
 ) -> Iterator[Letter]:
+    since = _window(segment.first, segment)
     for index in range(segment.count):
         if index not in segment.removed:
             known = asked.get((segment.name, index))
             unknown = ("", 0, 0, 0, "", "", None)
-            yield Letter(segment.name, index, segment.window, *unknown, known, damaged=why)
+            yield Letter(
+                segment.name, index, segment.window, *unknown, known, damaged=why, since=since
+            )
 
 
-def _asked(inbox: Inbox) -> dict[tuple[str, int], str]:
-    """What requests ask for, by (segment, index)."""
-    return {
-        (asked.request.segment, index): asked.request.action.value
-        for asked in inbox.requests()
-        for index in asked.request.indexes
-    }
-
-
-def _forgotten(clients: Sequence[Readable], name: str) -> bool:
-    """Whether the living run has sealed meanwhile that an object counts no more."""
-    record = committed_record(clients)
-    return record is None or all(segment.name != name for segment in record.dead)
+def _asked(requests: Sequence[Request], record: Record) -> dict[tuple[str, int], str]:
+    """What requests ask for, by segment of the record and index there."""
+    found: dict[tuple[str, int], str] = {}
+    for request in requests:
+        segment = holding(record, request.segment) if request.indexes else None
+        if segment is not None:
+            found |= dict.fromkeys(
+                ((segment.name, index) for index in request.indexes), request.action.value
+            )
+    return found
 
 
 def chosen(letters: Sequence[Letter], ids: Sequence[str]) -> list[Letter]:

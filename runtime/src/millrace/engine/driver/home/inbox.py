@@ -13,8 +13,8 @@ from millrace.homes.stores import HomeAwayError, Inbox, PendingRequest
 from millrace.homes.tuning import Tuning
 from millrace.protocol import events as e
 from millrace.protocol.names import LettersObject, read_name, spoken
-from millrace.protocol.record import replayable
-from millrace.protocol.types import Record
+from millrace.protocol.record import holding, replayable
+from millrace.protocol.types import DeadSegment, Record
 
 log = logging.getLogger(__name__)
 
@@ -68,20 +68,20 @@ class Mailbox:
 
     def _done(self, request: e.DeadLetterRequest, record: Record) -> bool:
         """Whether nothing is left to do; a letter whose source is gone is never replayed."""
-        for segment in record.dead:
-            if segment.name == request.segment:
-                left = set(request.indexes) - set(segment.removed)
-                for index, replay in zip(request.indexes, request.replays, strict=False):
-                    if index in left and not replayable(record, replay.source, segment.window):
-                        left.discard(index)
-                        log.warning(
-                            "dead letter %s:%d stays: its source %r is gone",
-                            spoken(segment.name),
-                            index,
-                            replay.source,
-                        )
-                return not left
-        return True
+        segment = holding(record, request.segment)
+        if segment is None:
+            return True
+        left = set(request.indexes) - set(segment.removed)
+        for index, replay in zip(request.indexes, request.replays, strict=False):
+            if index in left and not replayable(record, replay.source, segment.window):
+                left.discard(index)
+                log.warning(
+                    "dead letter %d in %s stays: its source %r is gone",
+                    index,
+                    spoken(request.segment),
+                    replay.source,
+                )
+        return not left
 
     def stopped(self) -> None:
         """The driver ends as it was asked to: requests for that are done."""
@@ -124,9 +124,10 @@ class Mailbox:
     def _take(self, token: str, asked: Request, record: Record) -> None:
         """Let a request about letters wait for the record that shows it, or be done at once."""
         request = e.DeadLetterRequest(token, asked.segment, tuple(sorted(set(asked.indexes))), ())
+        segment = holding(record, request.segment)
         try:
-            if asked.action is Ask.REPLAY and not self._done(request, record):
-                request = self._with_replays(request)
+            if asked.action is Ask.REPLAY and segment and not self._done(request, record):
+                request = self._with_replays(request, segment)
         except (LookupError, DamagedLettersError) as error:
             log.warning("request %s is dropped: %s", token, error)
             self._finish(token)
@@ -145,9 +146,13 @@ class Mailbox:
         except HomeAwayError as error:
             log.warning("request %s stays: %s", token, error)
 
-    def _with_replays(self, request: e.DeadLetterRequest) -> e.DeadLetterRequest:
-        """Raises ``StateServerError`` while the letters cannot be read."""
-        letters = decode_letters(self._fetch(request.segment))
+    def _with_replays(
+        self, request: e.DeadLetterRequest, segment: DeadSegment
+    ) -> e.DeadLetterRequest:
+        """With the letters as they are in the object that holds them now. Raises
+        ``StateServerError`` while they cannot be read, which may be since the next window has them.
+        """
+        letters = decode_letters(self._fetch(segment.name))
         replays = tuple(replay_of(letters[i]) for i in request.indexes)
         return replace(request, replays=replays)
 
