@@ -31,8 +31,9 @@ class Chaos:
     ``short_read`` that a source task silently skips a root, ``short_told`` that it skips one and
     says so, ``unread`` that a reader leaves an envelope out, ``misled`` that an ack message lands
     on the wrong slice, ``verdict_short`` that a verdict forgets an incomplete root.
-    ``change`` is the probability of a kill or a freeze after one action more, while a driver is on
-    its way to an open view, ``half_seal`` that the first server that takes a seal dies with it.
+    ``letters_unread`` is the probability that an owner does not give the dead letters that are to
+    be carried over, ``change`` that of a kill or a freeze after one action more, while a driver is
+    on its way to an open view, ``half_seal`` that the first server that takes a seal dies with it.
     ``cut_s`` is about servers that live and cannot be reached for a while, ``part_s`` about those
     that only the driver, only the tasks or both cannot reach, perhaps for good, ``hang_s`` about
     stopped processes, ``slow_s`` about slow ones, ``deaf_s`` about those that take no objects,
@@ -78,6 +79,7 @@ class Chaos:
     standby_s: float = 0.0
     resize_s: float = 0.0
     copies_s: float = 0.0
+    letters_unread: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,8 @@ class Options:
     At ``older_s`` a copy of what ``older`` says is taken, to be put back later. More than
     ``dead_percent`` of the judged roots dead stop the run, until its user allows more. ``holes`` is
     the share of offsets that carry no record. With ``standby`` a second driver is kept ready, with
-    ``learners`` servers learn before they join. ``snapshot_s`` is the mean time between two
+    ``learners`` servers learn before they join. ``letters_together`` is the most dead letters that
+    one object has of several windows. ``snapshot_s`` is the mean time between two
     snapshots; from ``lost_s`` on, once there is one, all copies of some state are lost together.
     With ``late`` a server hangs once more after the storm, when a root comes, and the last root
     comes long after that, for a driver that has just started."""
@@ -155,6 +158,7 @@ class Options:
     lost_s: float | None = None
     late: bool = False
     prepares: bool = False
+    letters_together: int = 0
 
 
 _GUARANTEES = (
@@ -208,7 +212,19 @@ def draw(seed: int) -> Options:
     options = _with_standby(_with_deaf(_with_leaves(_with_servers(options))))
     options = replace(options, chaos=replace(options.chaos, power_s=_power(options)))
     options = _with_copies(_with_resizes(_with_losses(options)))
-    return replace(options, late=_late(options), prepares=_prepares(options))
+    options = replace(options, late=_late(options), prepares=_prepares(options))
+    return _with_letters_together(options)
+
+
+def _with_letters_together(options: Options) -> Options:
+    """In some of the runs dead letters of several windows share an object."""
+    # Drawn apart, so that every seed means the run that it meant before there were any.
+    rng = Random(f"letters/{options.seed}")
+    if rng.random() >= 0.5:
+        return options
+    together, unread = rng.choice((2, 3, 5, 8)), rng.choice((0.0, 0.1, 0.4))
+    chaos = replace(options.chaos, letters_unread=0.0 if options.poison_only else unread)
+    return replace(options, letters_together=together, chaos=chaos)
 
 
 def _prepares(options: Options) -> bool:

@@ -240,6 +240,7 @@ class Simulation:
             callbacks=options.callbacks,
             components=self._components(),
             dead_limit=self._dead_limit(),
+            letters_together=options.letters_together,
         )
         machine: Driver = self.machines.driver(settings, partial(self._owners, copies), locate)
         around = Surroundings(

@@ -126,6 +126,7 @@ BUGS: dict[str, Bug] = {
         Bug("suspend_keeps_split", "rule 19", lambda: _driver(w.SuspendKeepsSplit)),
         Bug("any_letters_believed", "I4", lambda: _driver(w.AnyLettersBelieved)),
         Bug("letters_taken_twice", "I4", lambda: _driver(w.LettersTakenTwice)),
+        Bug("carries_nothing", "I4", lambda: Machines(process=k.CarriesNothing)),
         Bug("uncovered_roots", "I1", lambda: _driver(w.UncoveredRoots)),
         Bug("reads_unchecked", "I3", lambda: _driver(w.ReadsUnchecked)),
         Bug("judged_count_unchecked", "I3", lambda: _driver(w.JudgedCountUnchecked)),

@@ -268,9 +268,10 @@ class LettersTakenTwice(Windows):
 
 
 def _take_again(record: Record, request: e.DeadLetterRequest) -> Record:
+    asked = records.holding(record, request.segment)
     present = tuple(
         replace(one, removed=tuple(n for n in one.removed if n not in request.indexes))
-        if one.name == request.segment
+        if one is asked
         else one
         for one in record.dead
     )

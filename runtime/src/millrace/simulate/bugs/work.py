@@ -1,4 +1,4 @@
-"""Deliberate bugs of what is around the driver: ackers, tasks, sinks, a standby."""
+"""Deliberate bugs of what is around the driver: ackers, tasks, sinks, dead letters, a standby."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from millrace.protocol.types import (
     AttemptId,
     CloseMarker,
     Member,
+    Replay,
     Sealed,
     View,
 )
@@ -128,6 +129,16 @@ class PrunesMarks(FilesSink):
             del self._final[key]
         for window in [window for window in self._manifests if window < sealed.window]:
             del self._manifests[window]
+
+
+# --- dead letters
+
+
+class CarriesNothing(DriverProcess):
+    """Says of dead letters that it has carried them over, and stores the new ones alone."""
+
+    def letters_in(self, name: str) -> tuple[Replay, ...]:
+        return ()
 
 
 # --- drivers that stand by

@@ -159,8 +159,11 @@ class Contents:
         aside = {root_of(replay) for replay in after.replays}
         aside |= {root for intent in after.intents for root, _ in roots_of(intent)}
         for dead in after.dead:
-            if dead.window == after.sealed:
-                aside |= {root_of(letter) for letter in self._history.letters(dead.name)}
+            if dead.window != after.sealed:
+                continue
+            # A letter of a window before that was taken out may be a root of this one.
+            for index, letter in enumerate(self._history.letters(dead.name)):
+                aside |= {root_of(letter)} if index not in dead.removed else set()
         return aside & {root for root, _ in roots_of(before.intents[0])}
 
     def _judge(self, rows: list[h.Row], aside: bool) -> str | None:

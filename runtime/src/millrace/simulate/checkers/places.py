@@ -95,7 +95,12 @@ class Places:
         for replay in record.replays:
             put(root_of(replay), REPLAY)
         for dead in record.dead:
-            for index, letter in enumerate(self._history.letters(dead.name)):
+            letters = self._history.letters(dead.name)
+            if len(letters) != dead.count:
+                raise h.ViolationError(
+                    "I4", f"{dead.name} has {len(letters)} letters and not {dead.count}"
+                )
+            for index, letter in enumerate(letters):
                 if index not in dead.removed:
                     put(root_of(letter), DEAD)
         return found

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from millrace.ids import NO_WINDOW
 from millrace.protocol.record import mark_published
 from millrace.protocol.types import Record, Tag
 from millrace.simulate import history as h
@@ -58,13 +59,18 @@ class Restores:
         self._lost = False
         record = entry.record
         self._restore = record.tag.execution
-        if not any(record == replace(one, tag=record.tag) for one in self._of(record)):
+        if not any(record == _begun_with(one, record.tag) for one in self._of(record)):
             raise h.ViolationError("restore", f"{record} was never committed")
         # What lies behind it is given up, and none of it may come back.
         self._known = {w: found for w, found in self._known.items() if w <= record.sealed}
 
     def _of(self, record: Record) -> list[Record]:
         return self._known.get(record.sealed, [])
+
+
+def _begun_with(record: Record, tag: Tag) -> Record:
+    """The first record of a timeline; nobody carries letters over into that."""
+    return replace(record, tag=tag, last_dead=NO_WINDOW)
 
 
 def _bare(record: Record, tag: Tag) -> Record:

@@ -17,7 +17,7 @@ from millrace.protocol import server as s
 from millrace.protocol.driver import Driver
 from millrace.protocol.membership import Standing
 from millrace.protocol.record import behind
-from millrace.protocol.types import AttemptId, AttemptPlan, Member, Stamp, View
+from millrace.protocol.types import AttemptId, AttemptPlan, Member, Replay, Stamp, View
 from millrace.simulate import history as h
 from millrace.simulate.parts.acklog import Verdicts
 from millrace.simulate.parts.cluster import ViewStore, owners_of
@@ -68,6 +68,7 @@ class DriverProcess:
         self._handling = False
         self._change = around.plant.options.chaos.change
         self._attempts: dict[AttemptId, Attempt] = {}
+        self._carried: set[str] = set()
         self._verdicts = Verdicts(
             self._world,
             self._plant.log,
@@ -389,13 +390,63 @@ class DriverProcess:
         self._verdicts.ask(action.marker)
 
     def _write_dead(self, action: e.WriteDead) -> None:
-        """Dead letters go with the key group that their name decides on."""
+        """What is stored under a name is decided on once, whatever is read afterwards."""
+        if action.after is None or action.name in self._plant.history.contents:
+            self._store_dead(action, None)
+        else:
+            self._carry_over(action, self._owners(action.after.name))
+
+    def _owners(self, name: str) -> list[Member]:
+        """Dead letters are with the key group that their name decides on."""
         view = self.machine.membership.view
         assert view is not None
-        contents = self._plant.history.contents
-        contents.setdefault(action.name, action.letters)
         members = {m.name: m for m in view.target}
-        waiting = {members[n] for n in owners_of(view.owners, action.name, 0)}
+        return sorted((members[n] for n in owners_of(view.owners, name, 0)), key=lambda m: m.name)
+
+    def _carry_over(self, action: e.WriteDead, owners: list[Member]) -> None:
+        """Ask one owner after the other for the letters that are to stand first. Where none gives
+        them the others are stored alone."""
+        if not owners:
+            self._store_dead(action, None)
+            return
+        assert action.after is not None
+        name, cluster = action.after.name, self._plant.cluster
+        unread = self._plant.options.chaos.letters_unread
+        member, *others = owners
+
+        def answer(reply: s.GetReply) -> None:
+            found = not isinstance(reply, s.NotOwner) and isinstance(reply[0], s.Found)
+            if found and not self._world.chance(unread):
+                self._once_awake(self._store_dead, action, self.letters_in(name))
+            else:
+                self._once_awake(self._carry_over, action, others)
+
+        cluster.ask(
+            member,
+            lambda: cluster.get(member, None, (name,)),
+            answer,
+            lambda: self._once_awake(self._carry_over, action, others),
+        )
+
+    def _once_awake(self, act: Callable[..., None], *arguments: object) -> None:
+        """Go on with an action whose answer has come, unless the process is gone."""
+        if self.alive and self.frozen:
+            self._world.after(0.2, self._once_awake, act, *arguments)
+        elif self.alive:
+            act(*arguments)
+
+    def letters_in(self, name: str) -> tuple[Replay, ...]:
+        """What an object of dead letters holds."""
+        return self._plant.history.letters(name)
+
+    def _store_dead(self, action: e.WriteDead, carried: tuple[Replay, ...] | None) -> None:
+        contents = self._plant.history.contents
+        if action.name not in contents:
+            contents[action.name] = (*(carried or ()), *action.letters)
+            if carried is not None:
+                self._carried.add(action.name)
+        written = e.DeadWritten(action.name, action.name in self._carried)
+        waiting = set(self._owners(action.name))
         cluster = self._plant.cluster
         slow_s = self._world.rng.expovariate(0.7) if self._world.chance(0.3) else 0.005
 
@@ -404,7 +455,7 @@ class DriverProcess:
                 if isinstance(reply, s.Ok):
                     waiting.discard(member)
                     if not waiting:
-                        self._world.after(slow_s, self.post, e.DeadWritten(action.name))
+                        self._world.after(slow_s, self.post, written)
 
             cluster.ask(
                 member,

@@ -19,7 +19,7 @@ from millrace.simulate.parts.cluster import BOTH, FOR_GOOD_S, Cluster, Side, Vie
 from millrace.simulate.parts.server import ServerFile
 from millrace.simulate.parts.snapshots import Shelf
 from millrace.simulate.parts.supervisor import Supervisor
-from millrace.simulate.parts.workload import CALM_S, Workload, root_of
+from millrace.simulate.parts.workload import CALM_S, Root, Workload, root_of
 from millrace.simulate.world import World
 
 RESTART_S = 0.8
@@ -38,6 +38,9 @@ ALL_FROM_TASKS_S = 60.0
 
 FOR_GOOD = 0.3
 """How often a server that is parted from its driver, or hangs, stays so for good."""
+
+Letter = tuple[Root, int]
+"""A dead letter, whichever object has it: its root, and how often that was replayed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ class Nemesis:
         self._history = history
         self._to = targets
         self.crashes = 0
-        self._requested: set[tuple[str, int]] = set()
+        self._requested: set[Letter] = set()
         self._stale_file = False
         self._empties = targets.options.seed % 2 == 1
         self._all_from_tasks = targets.options.seed % 4 == 1
@@ -497,9 +500,9 @@ class Nemesis:
             return
         one, indexes = self._world.rng.choice(found)
         taken = indexes[: self._world.rng.randint(1, (len(indexes) + 1) // 2)]
-        self._requested |= {(one.name, index) for index in taken}
         held = self._history.letters(one.name)
         letters = tuple(held[index] for index in taken)
+        self._requested |= set(map(_letter, letters))
         replays: tuple[Replay, ...] = ()
         if self._world.rng.random() < 0.7:
             for letter in letters:
@@ -509,7 +512,7 @@ class Nemesis:
             )
         request = e.DeadLetterRequest(self._token(), one.name, taken, replays)
         self._history.add(h.LettersTaken(request, letters))
-        self._insist(request)
+        self._insist(request, set(map(_letter, letters)))
         if self._world.rng.random() < 0.8:
             again = replace(request, token=self._token())
             delay_s = self._world.rng.expovariate(1.0)
@@ -517,17 +520,30 @@ class Nemesis:
 
     def _left(self, one: DeadSegment) -> list[int]:
         """Letters of a segment that nobody has asked for yet."""
-        gone = {*one.removed, *(n for name, n in self._requested if name == one.name)}
-        return [index for index in range(one.count) if index not in gone]
+        return [
+            index
+            for index, letter in enumerate(self._history.letters(one.name))
+            if index not in one.removed and _letter(letter) not in self._requested
+        ]
 
     def _token(self) -> str:
         self._asked += 1
         return f"request {self._asked}"
 
-    def _insist(self, request: e.DeadLetterRequest) -> None:
-        """A request is repeated until the committed record shows it."""
+    def _insist(self, request: e.DeadLetterRequest, wanted: set[Letter]) -> None:
+        """A request is repeated until the committed record shows it, whichever object has the
+        letters by then."""
         record = self._to.committed()
-        held = {one.name: one.removed for one in (record.dead if record is not None else ())}
-        if not set(request.indexes) <= set(held.get(request.segment, request.indexes)):
+        held = {
+            _letter(letter)
+            for one in (record.dead if record is not None else ())
+            for index, letter in enumerate(self._history.letters(one.name))
+            if index not in one.removed
+        }
+        if wanted & held:
             self._to.supervisor.tell(request)
-            self._world.after(0.7, self._insist, request)
+            self._world.after(0.7, self._insist, request, wanted)
+
+
+def _letter(letter: Replay) -> Letter:
+    return root_of(letter), letter.number

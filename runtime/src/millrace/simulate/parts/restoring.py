@@ -14,7 +14,7 @@ from functools import partial
 
 from millrace.ids import WindowNumber
 from millrace.protocol import server as s
-from millrace.protocol.record import next_timeline, object_groups, restoring_view
+from millrace.protocol.record import next_timeline, object_groups, restored, restoring_view
 from millrace.protocol.types import Member, Phase, Record, Stamp, Tag, View
 from millrace.simulate import history as h
 from millrace.simulate.options import Options
@@ -122,7 +122,7 @@ class Restore:
 
     def record(self, snapshot: Snapshot, tag: Tag) -> Record:
         """The first record of the new timeline."""
-        return replace(snapshot.record, tag=tag)
+        return restored(snapshot.record, snapshot.record.uid, tag)
 
     def _members(self) -> tuple[Member, ...]:
         members = self._on.cluster.reachable()
