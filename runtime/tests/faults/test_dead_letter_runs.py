@@ -93,7 +93,8 @@ def letters(place: Path) -> list[dict[str, Any]]:
 
 
 def test_a_few_dead_letters_say_where_and_why_until_they_are_replayed(place: Path) -> None:
-    """They are named last by each run; one whose record is gone stops its replay."""
+    """They are named last by each run, and keep their ids while later windows carry them over; one
+    whose record is gone stops its replay."""
     lines = [b"line %d" % n for n in range(150)]
     lines[16], lines[70] = b"broken \xff", b"boom 70"
     feed(place, lines)
@@ -129,26 +130,34 @@ def test_a_few_dead_letters_say_where_and_why_until_they_are_replayed(place: Pat
     assert 'raise ValueError(f"cannot take {text}")' in text
     assert second["where"] in text
 
+    (place / "texts" / "c.txt").write_text("fine\nboom c\n")
     done = millrace(place, "run", "t.yaml", "-q")
     assert done.returncode == 0
-    assert done.stderr.splitlines()[-1].startswith("warning: 2 roots failed for good")
+    assert done.stderr.splitlines()[-1].startswith("warning: 3 roots failed for good")
+    *before, third = letters(place)
+    assert before == [first, second]
+    assert [one["window"] for one in before] == [1, 2]
+    assert all(one["id"].endswith(":0") for one in (first, second, third))
 
     (place / "steps.py").write_text(CODE.replace('startswith("boom")', 'startswith("never")'))
     asked = millrace(place, "dead-letters", "replay", second["id"], "-t", "t.yaml")
     assert asked.returncode == 0, asked.stderr
+    (request,) = [json.loads(one.read_text()) for one in place.glob(".millrace/*/requests/*.json")]
+    assert request["segment"] == third["id"].replace(":0", "/dead"), "one object has all three"
+    assert request["indexes"] == [1]
     file = place / "texts" / "a.txt"
     file.unlink()
     done = millrace(place, "run", "t.yaml", "-q")
     assert done.returncode == ExitCode.SOURCE, done.stderr
     assert f"file {file} is gone, but records of it are still to be read" in done.stderr
     assert "--drop-gone gives up" in done.stderr
-    assert letters(place) == [first], "the other waits for its replay, and none stands for it"
+    assert letters(place) == [first, third], "the other waits for its replay, none stands for it"
 
     feed(place, lines)
     done = millrace(place, "run", "t.yaml", "-q")
     assert done.returncode == 0, done.stderr
-    assert shown(place) == sorted(["boom 70", *good])
-    assert letters(place) == [first]
+    assert shown(place) == sorted(["boom 70", "fine", *good])
+    assert letters(place) == [first, third]
 
 
 def test_a_run_stops_before_it_seals_most_of_its_input_as_dead_letters(place: Path) -> None:
