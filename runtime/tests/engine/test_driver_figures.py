@@ -135,45 +135,41 @@ def test_attempts_are_counted_by_their_end(told: Told, event: e.Event, result: s
 
 def test_dead_letters_never_grow_fewer(told: Told) -> None:
     """In the record a letter that is replayed is no dead one any more."""
-    told.record = replace(told.record, totals=Totals(dead=4))
+    old, new = DeadSegment("2.1.1.1/dead", 1, 4), DeadSegment("3.2.1.1/dead", 2, 2)
+    told.record = replace(told.record, sealed=1, dead=(old,), totals=Totals(dead=4))
     told.commit()
-    segment = DeadSegment("3.1.1/dead", 2, 1)
-    told.commit(dead=(segment,), totals=Totals(dead=6), sealed=1)
+    told.commit(dead=(old, new), totals=Totals(dead=6), sealed=2)
     assert told.values()["millrace_dead_letters_total",] == 6
-    told.record = take_letters(told.record, "3.1.1/dead", (0, 1), ())
+    told.record = take_letters(told.record, new.name, (0, 1), ())
     assert told.record.totals.dead == 4
     told.commit()
     assert told.values()["millrace_dead_letters_total",] == 6
-    assert told.values()["millrace_dead_letters_held",] == 0
-    told.commit(totals=Totals(dead=5), sealed=2)
+    assert told.values()["millrace_dead_letters_held",] == 4
+    newest = DeadSegment("3.3.1.1/dead", 3, 1)
+    told.commit(dead=(old, newest), totals=Totals(dead=5), sealed=3)
     assert told.values()["millrace_dead_letters_total",] == 7
 
 
 def test_new_dead_letters_count_whatever_is_dropped_in_the_same_record(told: Told) -> None:
-    old = DeadSegment("3.1.1/dead", 1, 10)
-    before = Totals(roots=90, windows=1, dead=10)
-    told.record = replace(told.record, sealed=1, intents=opened(2), dead=(old,), totals=before)
+    old, new = DeadSegment("3.1.1.1/dead", 1, 10), DeadSegment("3.2.1.1/dead", 2, 3)
+    told.record = replace(told.record, sealed=1, dead=(old,), totals=Totals(dead=10))
     told.commit()
-    new = DeadSegment("3.2.1/dead", 2, 3)
-    told.commit(sealed=2, intents=(), dead=(new,), totals=Totals(roots=97, windows=2, dead=3))
+    told.commit(sealed=2, dead=(new,), totals=Totals(dead=3))
     assert told.values()["millrace_dead_letters_total",] == 13
     assert told.values()["millrace_dead_letters_held",] == 3
 
 
 def test_letters_that_stand_in_a_newer_segment_are_not_counted_again(told: Told) -> None:
-    """Two were dropped of ten, and three came behind them, of ten roots."""
-    old = DeadSegment("3.1.1/dead", 1, 10)
-    before = Totals(roots=90, windows=1, dead=10)
-    told.record = replace(told.record, sealed=1, intents=opened(2), dead=(old,), totals=before)
+    """Two were dropped of ten, and three came behind them, and one behind those."""
+    old = DeadSegment("3.1.1.1/dead", 1, 10)
+    told.record = replace(told.record, sealed=1, dead=(old,), totals=Totals(dead=10))
     told.commit()
-    both = DeadSegment("3.2.1/dead", 2, 13, (0, 1))
-    told.commit(
-        sealed=2,
-        intents=(),
-        dead=(both,),
-        totals=Totals(roots=95, windows=2, replays=1, dead=11, dropped=1),
-    )
+    both = DeadSegment("3.2.1.1/dead", 2, 13, (0, 1), first=old.name)
+    told.commit(sealed=2, dead=(both,), totals=Totals(dead=11))
     assert told.values()["millrace_dead_letters_total",] == 13
+    all_three = replace(both, name="3.3.1.1/dead", window=3, count=14)
+    told.commit(sealed=3, dead=(all_three,), totals=Totals(dead=12))
+    assert told.values()["millrace_dead_letters_total",] == 14
 
 
 def test_a_driver_has_recovered_once_it_can_run_windows(told: Told) -> None:

@@ -157,7 +157,7 @@ def _with_letters(held: tuple[DeadSegment, ...], outcome: Outcome) -> tuple[Dead
         dead,
         count=newest.count + dead.count,
         removed=newest.removed,
-        first=newest.first or newest.name,
+        first=newest.begun,
     )
     return (*held[:-1], both)
 
@@ -288,7 +288,7 @@ def to_carry_over(record: Record, letters: int, most: int) -> DeadSegment | None
     if not record.dead or record.dead[-1].window != record.last_dead:
         return None
     newest = record.dead[-1]
-    begun = _made_by(newest.first or newest.name)
+    begun = _made_by(newest.begun)
     if begun is None or newest.count + letters > most:
         return None
     came = max(record.since.values(), default=NO_WINDOW)

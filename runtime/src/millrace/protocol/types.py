@@ -295,6 +295,11 @@ class DeadSegment:
     removed: tuple[int, ...] = ()
     first: str = ""
 
+    @property
+    def begun(self) -> str:
+        """The object that it began with: its own where that has letters of one window alone."""
+        return self.first or self.name
+
 
 @dataclass(frozen=True, slots=True)
 class Totals:

@@ -145,22 +145,10 @@ class DriverFigures:
 
 
 def newly_dead(before: Record, record: Record) -> int:
-    """How many dead letters came between two records, whichever were dropped or replayed then.
-
-    The record's own number is of those that are dead still. New letters are in new segments, which
-    may begin with those of an older one; and none is of a root that was processed, is to be
-    replayed or was dropped.
-    """
-    if record.sealed <= before.sealed:
-        return 0
-    known = {one.name for one in before.dead}
-    most = sum(one.count for one in record.dead if one.name not in known)
-    sealed = [one for one in before.intents if before.sealed < one.window <= record.sealed]
-    if len(sealed) == record.sealed - before.sealed:
-        old, new = before.totals, record.totals
-        settled = new.roots - old.roots + new.replays - old.replays + new.dropped - old.dropped
-        most = min(most, sum(one.roots for one in sealed) - settled)
-    return max(0, record.totals.dead - before.totals.dead, most)
+    """How many dead letters came between two records, whichever were dropped or replayed then: the
+    record's own number is of those that are dead still."""
+    known = {one.begun: one.count for one in before.dead}
+    return sum(max(0, one.count - known.get(one.begun, 0)) for one in record.dead)
 
 
 def _runs(status: Status) -> bool:
