@@ -541,6 +541,16 @@ def test_a_hook_that_nothing_would_await_is_refused(hook):
         spec_of(target)
 
 
+def test_a_class_may_be_a_hook_whatever_calls_of_its_objects_are():
+    class Lazy(dict):
+        def __call__(self):
+            yield self
+
+    target = only(restores)
+    makes(target)(Lazy)
+    assert spec_of(target).state is not None
+
+
 @pytest.mark.parametrize("hook", [restores, makes])
 def test_a_second_hook_is_refused(hook):
     with pytest.raises(TopologyError, match=f"second function that {hook.__name__} the state of"):

@@ -444,8 +444,8 @@ class _Formed(Processor):
         _keep(self._make, state, columns)
         return found
 
-    def finish(self, out: Emitter) -> None:
-        self._instance.finish(out)
+    def finish(self, out: Emitter) -> Any:
+        return self._instance.finish(out)
 
     def close(self) -> None:
         self._instance.close()
@@ -503,7 +503,9 @@ def _check_runs_at_once(target: object, kind: FunctionKind | None) -> None:
     coroutine, and a generator runs only where its rows are taken. ``kind`` is that of the
     processor, ``None`` for a hook of its state.
     """
-    called = target if inspect.isroutine(target) else getattr(target, "__call__", target)  # noqa: B004
+    called: object = target
+    if not (inspect.isroutine(target) or inspect.isclass(target)):
+        called = getattr(target, "__call__", target)  # noqa: B004
     for one in (target, called):
         if inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one):
             raise TopologyError(

@@ -68,6 +68,19 @@ def test_no_number_in_a_list_becomes_infinite(deep: bool) -> None:
         conform({"v": column(pa.float64(), 1.0, -1e300)}, schema, "p")
 
 
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (pa.nulls(2), pa.list_(pa.string())),
+        (pa.nulls(2), pa.list_(pa.list_(pa.float32()))),
+        (pa.array([[], None]), pa.list_(pa.list_(pa.float32()))),
+    ],
+)
+def test_lists_of_which_there_are_none_fit(given: pa.Array, wanted: pa.DataType) -> None:
+    found = conform({"v": given}, pa.schema([("v", wanted)]), "p").column("v")
+    assert found.to_pylist() == given.to_pylist()
+
+
 def test_no_number_of_a_dictionary_becomes_infinite() -> None:
     schema = pa.schema([("v", pa.float32())])
     with pytest.raises(pa.ArrowInvalid, match="too large for a float"):

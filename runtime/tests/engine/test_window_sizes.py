@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -161,12 +162,41 @@ def test_larger_windows_of_one_task_stay_so_until_they_take_twice_as_long() -> N
     """Or the state that one task or several keep would be fetched again and again."""
     sizes = WindowSizes()
     large(sizes, 1e-6, 1e-6, 1e-6)
-    large(sizes, 1e-6, roots=SOON_ROOTS, tasks=1)
+    large(sizes, 1e-6, 9e-6, 1e-6, tasks=1)
     assert largest(sizes) == pytest.approx(2 * SOON_ROOTS, abs=1)
-    large(sizes, 9e-6, roots=10_000)
-    assert largest(sizes) == pytest.approx(SOON_ROOTS, abs=1)
-    large(sizes, 9e-6, roots=10_000)
-    assert largest(sizes) == pytest.approx(SOON_ROOTS / 9, abs=1)
+    large(sizes, 1e-6, roots=MOST_ROOTS + 1)
+    assert largest(sizes) == pytest.approx(2 * SOON_ROOTS, abs=1)
+    large(sizes, 9e-6, 9e-6, tasks=1)
+    assert largest(sizes) == pytest.approx(2 * SOON_ROOTS / 9, abs=1)
+
+
+def test_one_task_that_takes_longer_than_several_is_tried_ever_more_seldom() -> None:
+    """Such as one in which not all state finds room."""
+    sizes, tries = WindowSizes(), []
+    for number in range(3_000):
+        one = sizes.one_task(10_000, 2)
+        if one:
+            tries.append(number)
+        large(sizes, 20e-6 if one else 1e-6, tasks=1 if one else 2)
+    pauses = [b - a for a, b in pairwise(tries) if b > a + 1]
+    assert len(tries) == 3 * (len(pauses) + 1)
+    assert pauses == sorted(pauses)
+    assert 30 <= pauses[0] <= 40
+    assert pauses[-1] > 10 * pauses[0]
+
+
+def test_behind_a_larger_window_of_one_task_that_died_all_are_several() -> None:
+    sizes = WindowSizes()
+    sizes.died(FEW_ROOTS)
+    large(sizes, 0.0, 0.0, 0.0)
+    assert largest(sizes) == MOST_ROOTS
+    sizes.died(10_000)
+    assert largest(sizes) == FEW_ROOTS
+    large(sizes, *[0.0] * 200)
+    assert largest(sizes) == FEW_ROOTS
+    sizes.forget()
+    large(sizes, 0.0, 0.0, 0.0)
+    assert largest(sizes) == MOST_ROOTS
 
 
 def test_however_soon_they_are_done_windows_above_a_number_are_several() -> None:

@@ -265,7 +265,9 @@ def test_a_server_that_hangs_while_it_is_used_is_not_taken_for_one_that_nobody_u
     os.kill(number, signal.SIGSTOP)
     try:
         life.process.terminate()
-        time.sleep(QUIET_S + 3.0)  # longer than anything is waited for
+        end_s = time.monotonic() + QUIET_S + 3.0
+        ended_or_late = lambda: life.process.poll() is not None or time.monotonic() >= end_s  # noqa: E731
+        until(ended_or_late, "longer than anything is waited for", WAIT_S)
         assert life.process.poll() is None
     finally:
         os.kill(number, signal.SIGCONT)

@@ -591,6 +591,9 @@ def test_the_operator_to_kill_is_the_one_that_leads(cluster: FakeCluster) -> Non
     cluster.refused = {}
     cluster.put(lease, spec={"holderIdentity": "millrace-operator-9-0a1b2c3d"})
     assert killed() == {None}, "nobody leads"
+    for name in names[1:]:
+        cluster.objects.pop(f"{core}/pods/{name}")
+    assert killed() == {names[0]}, "the only one, whatever an older Lease says"
 
 
 def test_what_a_node_command_leaves_behind_outlives_the_terminal(

@@ -307,9 +307,10 @@ class ClusterTarget:
         return [pod_row(one) for one in found["items"]]
 
     def _leading(self, rows: Sequence[PodRow]) -> Sequence[PodRow]:
-        """The operator that acts; all of them where its Lease is not there or may not be read."""
+        """The operator that acts; all of them where its Lease is not there or may not be read. The
+        only one is believed to: the Lease of one before it may lie there still."""
         spaces = {row.namespace for row in rows}
-        if len(spaces) != 1:
+        if len(rows) == 1 or len(spaces) != 1:
             return rows
         try:
             found = self._topology.cluster.get(_LEASE.format(namespace=spaces.pop()))

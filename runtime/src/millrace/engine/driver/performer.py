@@ -475,6 +475,7 @@ class RealPerformer:
         def write() -> list[e.Event]:
             made = self._letters
             if made is None or made.name != action.name:
+                self._letters = made = None  # the bytes of one that was never stored go first
                 made = self._letters = self._made(action)
             if made.data is not None:
                 try:

@@ -214,7 +214,10 @@ class AttemptRunner:
         self._cancelled &= {plan.id}  # others are over
         try:
             return self._run(plan, whole, services, first)
-        except BaseException:
+        except BaseException as error:
+            died = isinstance(error, AttemptDied) and not error.member_lost
+            if whole and died and plan.id not in self._cancelled:
+                self._sizes.died(plan.intent.roots)
             if first is not None:
                 self.drop(plan.id)  # it may run on, and nobody waits for it any more
             raise

@@ -28,6 +28,9 @@ GAIN_S = 0.1
 """By so much at least are several tasks to be sooner done with user code than one."""
 
 _WINDOWS = 3
+_PATIENCE, _PATIENCE_GROWS = 30, 4
+"""So many larger windows are several that looked as if they were soon done as one, and were not,
+until one is tried again; and how many times as many the next time."""
 _TELLING_ROOTS = 100
 """What user code takes for fewer, if it is soon done, is what a call costs, and not a root."""
 
@@ -39,7 +42,7 @@ class WindowSizes:
     """
 
     def __init__(self, most_roots: int = MOST_ROOTS) -> None:
-        self._most_roots = most_roots
+        self._limit = most_roots
         self.forget()
 
     def forget(self) -> None:
@@ -48,10 +51,12 @@ class WindowSizes:
         """User code's share of a root in windows of one task."""
         self._shared_s: tuple[float, ...] = ()
         """The same where several had it at a time."""
+        self._most_roots = self._limit
+        self._whole_s: tuple[float, ...] = ()
+        """What larger windows of one task took for a root."""
         self._all_s: tuple[float, ...] = ()
-        """What all tasks took for a root, of larger windows."""
-        self._large_alone = False
-        """Whether the last larger window was one task."""
+        """What all tasks together took for a root, of larger windows of several."""
+        self._waited, self._patience = 0, _PATIENCE
 
     def ran(self, intent: Intent, shape: Sequence[int], reports: Sequence[TaskReport]) -> None:
         """An attempt has run; ``shape[k]`` counts the tasks of pass k. Roots that are replayed may
@@ -60,8 +65,8 @@ class WindowSizes:
         if not intent.ranges or not roots:
             return
         if roots > FEW_ROOTS:
-            self._all_s = _last(self._all_s, sum(report.took_s for report in reports) / roots)
-            self._large_alone = max(shape) == 1
+            took_s = sum(report.took_s for report in reports)
+            self._large(roots, took_s / roots, alone=max(shape) == 1)
         passes: dict[int, list[float]] = defaultdict(list)
         for report in reports:
             passes[report.task.pass_no].append(report.worked_s)
@@ -75,6 +80,12 @@ class WindowSizes:
         if self._alone_s and whole_s / roots < median(self._alone_s):
             # One task would not take longer than all of them together.
             self._alone_s = _last(self._alone_s, whole_s / roots)
+
+    def died(self, roots: int) -> None:
+        """A window of one task has ended in what may be for want of room, as where all state is in
+        one process: larger ones are several from now on."""
+        if roots > FEW_ROOTS:
+            self._most_roots = min(self._most_roots, FEW_ROOTS)
 
     def one_task(self, roots: int, parallelism: int) -> bool:
         """Whether a window of so many roots is one task: several, of so many at a time, would
@@ -93,12 +104,30 @@ class WindowSizes:
         """How many tasks a window of at most so many roots has at a time."""
         return 1 if self.one_task(roots, parallelism) else parallelism
 
+    def _large(self, roots: int, took_s: float, *, alone: bool) -> None:
+        """A larger window has run; ``took_s`` for each of its roots."""
+        if alone:
+            self._whole_s = _last(self._whole_s, took_s)
+            return
+        self._all_s = _last(self._all_s, took_s)
+        if self._soon_done(roots) or not _within(SOON_S, roots, self._all_s):
+            return
+        self._waited += 1
+        if self._waited > self._patience:
+            self._whole_s = ()
+            self._waited, self._patience = 0, self._patience * _PATIENCE_GROWS
+
     def _soon_done(self, roots: int) -> bool:
-        """Whether one task would do all of a larger window in a time that is worth no job."""
-        if len(self._all_s) < _WINDOWS:
-            return False
-        limit_s = 2 * SOON_S if self._large_alone else SOON_S
-        return roots * median(self._all_s) <= limit_s
+        """Whether one task would do all of a larger window in a time that is worth no job: by those
+        that were one task, or, where these are too few, by those that were several."""
+        whole_s = self._whole_s
+        if len(whole_s) == _WINDOWS:
+            return _within(2 * SOON_S, roots, whole_s)
+        return _within(SOON_S, roots, self._all_s)
+
+
+def _within(limit_s: float, roots: int, each_s: tuple[float, ...]) -> bool:
+    return len(each_s) == _WINDOWS and roots * median(each_s) <= limit_s
 
 
 def _last(before: tuple[float, ...], one: float) -> tuple[float, ...]:

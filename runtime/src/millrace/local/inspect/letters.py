@@ -80,8 +80,15 @@ class Letter:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What may stand for it on the command line, alone or with others."""
-        return self.id, self.object, f"{self.window}:{self._first[1]}", str(self.window)
+        """What may stand for it on the command line, alone or with others.
+
+        Of an object that is damaged and has letters of several windows nobody knows which is which:
+        what one of them was called may be another's there.
+        """
+        together = self.object, str(self.window)
+        if self.damaged and self.since not in (0, self.window):
+            return together
+        return *together, self.id, f"{self.window}:{self._first[1]}"
 
     @property
     def _first(self) -> tuple[str, int]:

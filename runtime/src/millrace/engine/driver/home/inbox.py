@@ -125,6 +125,10 @@ class Mailbox:
         """Let a request about letters wait for the record that shows it, or be done at once."""
         request = e.DeadLetterRequest(token, asked.segment, tuple(sorted(set(asked.indexes))), ())
         segment = holding(record, request.segment)
+        if segment is None:
+            # Taken already, or what is held is that of a snapshot, where it has another name.
+            text = "request %s: no dead letters are held in %s; list them anew"
+            log.warning(text, token, spoken(request.segment))
         try:
             if asked.action is Ask.REPLAY and segment and not self._done(request, record):
                 request = self._with_replays(request, segment)

@@ -175,12 +175,7 @@ class ClassStep(StreamingStep):
         """Call ``process`` once; what it raised, after which its outputs are gone."""
         mark = self.out.begin(row, state)
         try:
-            found: Any = self.instance.process(row, self.out)  # type: ignore[func-returns-value]
-            if found is not None:
-                raise OutputError(
-                    f"processor {self.name!r}: process returned {type(found).__name__}, which goes "
-                    "nowhere; call out.emit for each row, and return nothing"
-                )
+            self._given_nothing("process", self.instance.process(row, self.out))  # type: ignore[func-returns-value]
         except BaseException as error:
             if is_order(error):
                 raise
@@ -193,11 +188,19 @@ class ClassStep(StreamingStep):
         text = str(error) if isinstance(error, TupleFailedError) else error
         self.task.fail(batch, index, self.name, text)
 
+    def _given_nothing(self, method: str, found: object) -> None:
+        """Raises ``OutputError`` where a method returned something, which nobody takes."""
+        if found is not None:
+            raise OutputError(
+                f"processor {self.name!r}: {method} returned {type(found).__name__}, which goes "
+                "nowhere; call out.emit for each row, and return nothing"
+            )
+
     def finish(self) -> None:
         self.out.begin(None)
         self.task.box.begin(self.name, batch=True)
         try:
-            self.instance.finish(self.out)
+            self._given_nothing("finish", self.instance.finish(self.out))  # type: ignore[func-returns-value]
         except BaseException as error:
             if is_order(error):
                 raise
