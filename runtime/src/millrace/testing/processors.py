@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from millrace.engine.task.trial import Key, Tried
+    from millrace.engine.trial import Key, Tried
 
 
 def run_processor(
@@ -33,6 +33,6 @@ def run_processor(
     ``state`` of the keys that have some, to be handed on as that of the next window.
     """
     # The processes of check_source and check_sink are spared the engine.
-    from millrace.engine.task.trial import run
+    from millrace.engine.trial import run
 
     return run(target, rows, schema, key, state)
