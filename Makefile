@@ -12,7 +12,7 @@ PYTHON ?= python3
 RUNS ?= 20000
 NAME ?= wordcount
 ARGS ?=
-WORKERS ?= 4
+WORKERS ?= 6
 TIMES ?= 5
 CLUSTER ?= auto
 NODES ?= 2
@@ -44,7 +44,7 @@ demo: classes ## Word count over real text, checked against an independent count
 ##@ Check it
 
 .PHONY: test
-test: classes ## The tests that CI runs, WORKERS=4 at a time (ARGS="-k name" to choose)
+test: classes ## The tests that CI runs, WORKERS=6 at a time (ARGS="-k name" to choose)
 	@$(BIN)/python -m pytest $(AT_ONCE) $(TESTS) $(ARGS)
 
 .PHONY: test-fast
