@@ -176,6 +176,24 @@ def test_who_sealed_a_window_just_now_is_not_at_rest_nor_known_to_be_at_work(
     assert sooner.look().at_rest
 
 
+def test_who_seals_one_short_window_behind_the_other_is_at_work(
+    cluster: FakeCluster, target: ClusterTarget
+) -> None:
+    seen = [Seen(1.0, 7)]
+    sooner = target_of(cluster, seen=lambda: seen[-1])
+    hand = sooner.hand  # type: ignore[attr-defined]
+    sooner.look()
+    cluster.tell(**{**AT_REST, "published": 7, "sealed": 7})
+    found = []
+    for window in (8, 9, 10, 11):
+        hand.now += 0.6
+        seen.append(Seen(hand.now, window))
+        found.append(sooner.look().working)
+    assert found == [False, False, True, True]
+    hand.now += chaos_cluster.MOVING_S
+    assert not sooner.look().working
+
+
 def test_figures_are_as_old_as_the_last_look_that_did_not_find_them(
     cluster: FakeCluster, target: ClusterTarget
 ) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import shlex
 import subprocess
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -37,6 +37,10 @@ one that is gone is followed by another that is at work."""
 MOVING_S = 2.0
 """Who has sealed a window in these seconds is not at rest. Whether one is under way now nobody can
 tell by that."""
+
+STREAM = 3
+"""So many windows sealed in that time are a stream of them, one behind the other, each much shorter
+than figures are apart: there one is always under way, or about to be."""
 
 AWAY_S = 60.0
 """How long the API server may be silent: what is killed may have been its node."""
@@ -140,7 +144,8 @@ class ClusterTarget:
         self._silent_s: float | None = None
         self._asked_s = self._told_s = 0.0
         self._updated: float | None = None
-        self._window, self._rose_s = 0, -MOVING_S
+        self._rises: deque[tuple[float, int]] = deque()
+        """When the last window that is sealed was another one, and which."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -180,22 +185,25 @@ class ClusterTarget:
                 self._told_s = self._asked_s
         self._asked_s = asked_s
         look = look_of(figures, speaks, state if state in _ENDS else None)
-        moving = self._moving(seen.window)
+        sealed_just = self._sealed_just(seen.window)
         return replace(
             look,
+            working=look.working or sealed_just >= STREAM,
             sealed=max(look.sealed, seen.window),
             told_s=max(self._told_s, seen.at_s),
             figures_s=self._told_s,
-            idle=look.idle and not moving,
+            idle=look.idle and not sealed_just,
         )
 
-    def _moving(self, window: int) -> bool:
-        """Whether windows were sealed just now: the driver's figures may be of a moment between."""
-        now_s = self._clock.monotonic_s()
-        if window > self._window > 0:
-            self._rose_s = now_s
-        self._window = max(window, self._window)
-        return now_s - self._rose_s < MOVING_S
+    def _sealed_just(self, window: int) -> int:
+        """How many windows were sealed within ``MOVING_S``: the driver's figures may be of a moment
+        before or between. ``window`` is the last one by now, 0 as long as none is known."""
+        now_s, rises = self._clock.monotonic_s(), self._rises
+        if window > (rises[-1][1] if rises else 0):
+            rises.append((now_s, window))
+        while len(rises) > 1 and rises[1][0] <= now_s - MOVING_S:
+            rises.popleft()
+        return rises[-1][1] - rises[0][1] if rises else 0
 
     # -- killing
 
