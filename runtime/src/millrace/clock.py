@@ -1,7 +1,10 @@
-"""Time as an injected dependency, so that every decision can be repeated in a test."""
+"""Time as an injected dependency, so that every decision can be repeated in a test; and which
+moment a value means that names no zone.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from typing import Protocol
 
@@ -26,3 +29,10 @@ class SystemClock:
 
     def monotonic_s(self) -> float:
         return time.monotonic()
+
+
+def moment_of(day: dt.date) -> dt.datetime:
+    """A moment, in UTC where it has no zone, or the one at which a day begins in UTC."""
+    if isinstance(day, dt.datetime):
+        return day if day.tzinfo is not None else day.replace(tzinfo=dt.UTC)
+    return dt.datetime(day.year, day.month, day.day, tzinfo=dt.UTC)

@@ -234,8 +234,8 @@ def test_a_request_that_ends_in_the_middle_is_none():
     assert asked == []
 
 
-def test_answers_that_hang_have_no_more_threads_than_there_are_for_all():
-    """A socket that is closed says nothing of the thread that works for it."""
+def hanging() -> tuple[threading.Event, list[int], Callable[[], Answer]]:
+    """An answer that is made once the event is set, and who has come for one."""
     go_on, entered = threading.Event(), []
 
     def hang() -> Answer:
@@ -243,6 +243,12 @@ def test_answers_that_hang_have_no_more_threads_than_there_are_for_all():
         go_on.wait(60.0)
         return Answer(True)
 
+    return go_on, entered, hang
+
+
+def test_answers_that_hang_have_no_more_threads_than_there_are_for_all():
+    """A socket that is closed says nothing of the thread that works for it."""
+    go_on, entered, hang = hanging()
     with well(hang) as port:
         before = threading.active_count()
         asking = [socket.create_connection(("127.0.0.1", port), 20) for _ in range(100)]
@@ -264,13 +270,7 @@ def test_answers_that_hang_have_no_more_threads_than_there_are_for_all():
 def test_one_that_has_just_come_is_not_cut_off_for_the_next(monkeypatch):
     """It may be the only one of all that is read, as a probe is while others are answered."""
     monkeypatch.setattr(health, "_CUT_S", ASKING_S)
-    go_on, entered = threading.Event(), []
-
-    def hang() -> Answer:
-        entered.append(1)
-        go_on.wait(60.0)
-        return Answer(True)
-
+    go_on, entered, hang = hanging()
     with well(hang) as port:
         asking = [
             socket.create_connection(("127.0.0.1", port), 20) for _ in range(MOST_AT_ONCE - 1)

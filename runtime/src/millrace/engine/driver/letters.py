@@ -36,10 +36,13 @@ _FIELDS = {
     *_NUMBERS,
     *_TEXTS,
 }
-_DAMAGED = (
-    "an object of dead letters is damaged and not believed; bring back the state server's "
-    "append-only file from a copy, or give its letters up with millrace dead-letters drop"
+REMEDY = (
+    "bring back the state server's append-only file from a copy, or give its letters up with "
+    "millrace dead-letters drop"
 )
+"""For an object of dead letters that cannot be had as it was written."""
+
+_DAMAGED = f"an object of dead letters is damaged and not believed; {REMEDY}"
 
 _TOO_MUCH = (
     f"the dead letters of its window have more than {MOST_BYTES >> 20} MiB with their payloads; "
@@ -115,9 +118,7 @@ def letters_of(segment: DeadSegment, data: bytes) -> list[dict[str, Any]]:
     letters = decode_letters(data)
     if len(letters) != segment.count:
         raise DamagedLettersError(
-            f"this object holds {len(letters)} dead letters and not {segment.count}; bring back "
-            "the state server's append-only file from a copy, or give its letters up with "
-            "millrace dead-letters drop"
+            f"this object holds {len(letters)} dead letters and not {segment.count}; {REMEDY}"
         )
     return letters
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable, Mapping
 
+from millrace.engine.driver.home.looking import Looking
 from millrace.homes.documents import ServerMemory
 from millrace.protocol import events as e
 from millrace.redisserver import MemoryUse
-
-log = logging.getLogger(__name__)
 
 LOOK_S = 2.0
 """How often they are asked."""
@@ -24,7 +21,7 @@ _STEP_BYTES = 100 << 10
 """Figures are as coarse as that, so that they do not change while nothing happens."""
 
 
-class Room:
+class Room(Looking):
     """One thread that asks; ``figures`` may be read from any other.
 
     ``ask`` gives what is known by the names of the servers, ``tell`` takes the warning.
@@ -33,19 +30,11 @@ class Room:
     def __init__(
         self, ask: Callable[[], Mapping[str, MemoryUse]], tell: Callable[[e.Notify], object]
     ) -> None:
+        super().__init__("room", LOOK_S, "how full state servers are")
         self._ask = ask
         self._tell = tell
         self._near: set[str] = set()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="room", daemon=True)
         self.figures: tuple[ServerMemory, ...] = ()
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Ask no more; an answer that is under way is not waited for."""
-        self._stopped.set()
 
     def look(self) -> None:
         """Ask once."""
@@ -60,14 +49,6 @@ class Room:
                 self._tell(e.Notify("StateServerNearlyFull", _warning(name, use), warning=True))
             elif use.share < CALM:
                 self._near.discard(name)
-
-    def _run(self) -> None:
-        while not self._stopped.wait(LOOK_S):
-            try:
-                self.look()
-            except Exception:
-                # The boundary of a thread: the next look may go well.
-                log.exception("looking at how full state servers are")
 
 
 def _warning(name: str, use: MemoryUse) -> str:

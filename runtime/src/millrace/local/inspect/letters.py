@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millrace.engine.driver.letters import (
+    REMEDY,
     DamagedLettersError,
     are_intact,
     letters_of,
@@ -202,10 +203,7 @@ def _object(clients: Sequence[Readable], record: Record, segment: DeadSegment) -
 def _entries(segment: DeadSegment, data: bytes | None) -> list[dict[str, Any]]:
     """Raises ``DamagedLettersError``, ``NewerFormatError``."""
     if data is None:
-        raise DamagedLettersError(
-            "no state server holds this object of dead letters; bring back the state server's "
-            "append-only file from a copy, or give its letters up with millrace dead-letters drop"
-        )
+        raise DamagedLettersError(f"no state server holds this object of dead letters; {REMEDY}")
     return letters_of(segment, data)
 
 

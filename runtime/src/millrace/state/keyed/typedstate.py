@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from millrace.clock import moment_of
 from millrace.state.errors import StateSchemaError
 from millrace.state.keyed import blobs
 from millrace.state.keyed.ages import Ages, bare, parted
@@ -355,15 +356,8 @@ def _equal(stored: Any, value: Any) -> bool:
     if isinstance(stored, list) and isinstance(value, Sequence) and len(stored) == len(value):
         return all(map(_equal, stored, value))
     if isinstance(stored, dt.date) and isinstance(value, dt.date):
-        return _moment(stored) == _moment(value)
+        return moment_of(stored) == moment_of(value)
     return bool(stored == value or (stored != stored and value != value))
-
-
-def _moment(day: dt.date) -> dt.datetime:
-    """A moment, which is in UTC where it has no zone, or the one at which a day begins in UTC."""
-    if isinstance(day, dt.datetime):
-        return day if day.tzinfo is not None else day.replace(tzinfo=dt.UTC)
-    return dt.datetime(day.year, day.month, day.day, tzinfo=dt.UTC)
 
 
 def _only_rounded(stored: Any, value: Any) -> bool:

@@ -7,19 +7,16 @@ knows what is allowed, and follows it only while there are as many as it is abou
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from millrace.clock import Clock
+from millrace.engine.driver.home.looking import Looking
 from millrace.errors import MillraceError
 from millrace.homes.documents import AckerAdvice
 from millrace.protocol.ackerload import SHRINK_AFTER_S, AckerBounds, Trend, ackers_for
 from millrace.topology.members import MOST_MEMBERS
 from millrace.tracking.log import AckerLoad
-
-log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 
@@ -77,7 +74,7 @@ class CoresUsed:
         return sum(known) if len(known) == len(names) else None
 
 
-class AckerAdviser:
+class AckerAdviser(Looking):
     """One thread that looks once a second; ``advice`` may be read from any other.
 
     ``ackers`` gives the names of those that slices are given to, ``loads`` what each has said of
@@ -90,6 +87,7 @@ class AckerAdviser:
         loads: Callable[[], Mapping[str, AckerLoad]],
         clock: Clock,
     ) -> None:
+        super().__init__("acker-load", LOOK_S, "what ackers use")
         self._ackers = ackers
         self._loads = loads
         self._clock = clock
@@ -97,16 +95,7 @@ class AckerAdviser:
         self._used = CoresUsed()
         self._given_s = float("-inf")
         self._trend = Trend()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="acker-load", daemon=True)
         self.advice: AckerAdvice | None = None
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Look no more; a look that is under way is not waited for."""
-        self._stopped.set()
 
     def look(self) -> None:
         """Look once."""
@@ -131,11 +120,3 @@ class AckerAdviser:
             self.advice, self._given_s = AckerAdvice(len(names), wanted), now_s
         elif now_s - self._given_s >= EXPIRES_S:
             self.advice = None
-
-    def _run(self) -> None:
-        while not self._stopped.wait(LOOK_S):
-            try:
-                self.look()
-            except Exception:
-                # The boundary of a thread: it is advice, and the next look may find more.
-                log.exception("looking at what ackers use")

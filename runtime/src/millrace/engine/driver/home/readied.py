@@ -10,10 +10,10 @@ What happens if the driver dies: its executors go with it.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 
 from millrace.clock import Clock
+from millrace.engine.driver.home.looking import Looking
 from millrace.errors import error_text
 
 log = logging.getLogger("millrace.driver")
@@ -24,7 +24,7 @@ AGAIN_S = 20.0
 """Spark ends Python workers that had nothing to do for a minute, and the user's code with them."""
 
 
-class ReadiedExecutors:
+class ReadiedExecutors(Looking):
     """One thread that looks: a worker may be long in starting. ``here`` gives the executors that
     are to be ready, ``rehearse`` runs a task on each of so many and may raise anything."""
 
@@ -34,20 +34,12 @@ class ReadiedExecutors:
         rehearse: Callable[[int], None],
         clock: Clock,
     ) -> None:
+        super().__init__("readied-executors", LOOK_S, "executors that are to be ready")
         self._here = here
         self._rehearse = rehearse
         self._clock = clock
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="readied-executors", daemon=True)
         self._tried: frozenset[str] = frozenset()
         self._again_s = float("-inf")
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Look no more; a rehearsal that is under way is not waited for."""
-        self._stopped.set()
 
     def look(self) -> None:
         """Rehearse where an executor has come, or enough time has gone by."""
@@ -59,9 +51,5 @@ class ReadiedExecutors:
             self._again_s = self._clock.monotonic_s() + AGAIN_S
             self._rehearse(len(here))
         except Exception as error:  # noqa: BLE001
-            # The boundary of a thread: a window there meets the same, and tells of it.
+            # Whatever user code raises: a window there meets the same, and tells of it.
             log.info("executors are not made ready: %s", error_text(error))
-
-    def _run(self) -> None:
-        while not self._stopped.wait(LOOK_S):
-            self.look()

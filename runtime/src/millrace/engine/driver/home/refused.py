@@ -8,14 +8,11 @@ What happens if the driver dies: the next one is refused, too, and tells it anew
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable
 
 from millrace.clock import Clock
+from millrace.engine.driver.home.looking import Looking
 from millrace.protocol import events as e
-
-log = logging.getLogger(__name__)
 
 LOOK_S = 2.0
 """Spark asks every second."""
@@ -24,28 +21,20 @@ LASTS_S = 10.0
 OVER_S = 15.0
 
 
-class RefusedExecutors:
+class RefusedExecutors(Looking):
     """One thread that looks: whom it asks may be long in answering. ``now`` may be read from any
     other. ``drain`` gives what was said since the last time."""
 
     def __init__(
         self, drain: Callable[[], list[str]], clock: Clock, tell: Callable[[e.Notify], None]
     ) -> None:
+        super().__init__("refused-executors", LOOK_S, "what the cluster refuses")
         self._drain = drain
         self._clock = clock
         self._tell = tell
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="refused-executors", daemon=True)
         self._since_s: float | None = None
         self._last_s = float("-inf")
         self.now: str | None = None
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Look no more; an answer that is under way is not waited for."""
-        self._stopped.set()
 
     def look(self) -> None:
         """See what was refused since the last time."""
@@ -63,11 +52,3 @@ class RefusedExecutors:
         begins, self.now = self.now is None, why
         if begins:
             self._tell(e.Notify("ExecutorsRefused", why, warning=True))
-
-    def _run(self) -> None:
-        while not self._stopped.wait(LOOK_S):
-            try:
-                self.look()
-            except Exception:
-                # The boundary of a thread: the next look may go well.
-                log.exception("looking at what the cluster refuses")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from millrace.clock import moment_of
 from millrace.engine.program.schema import OutputError
 from millrace.engine.task.batch import Array
 from millrace.errors import UserCodeError
@@ -246,23 +247,17 @@ def _is_loose(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
-def _with_zone(moment: dt.datetime) -> dt.datetime:
-    """One without a zone is in UTC."""
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)
-
-
 def _is_moment(value: Any, stored: dt.datetime) -> bool:
     """Whether a moment is that which is stored."""
     if isinstance(value, dt.datetime):
-        return bool(_with_zone(value) == stored)
+        return moment_of(value) == stored
     return isinstance(value, dt.date)
 
 
 def _is_day(value: Any, stored: dt.date) -> bool:
     """Whether a day, or the moment at which it begins in UTC, is that which is stored."""
     if isinstance(value, dt.datetime):
-        begin = dt.datetime(stored.year, stored.month, stored.day, tzinfo=dt.UTC)
-        return bool(_with_zone(value) == begin)
+        return moment_of(value) == moment_of(stored)
     return isinstance(value, dt.date)
 
 
