@@ -19,13 +19,18 @@ import psutil
 import pyarrow as pa
 import pyarrow.json
 
+SETTLE_S = 0.3
+"""Behind the last end of a round, until CPU is read: what a window leaves to be cleared up costs
+some, too."""
+
 
 @dataclass(frozen=True)
 class Round:
-    """One side's work on one round of windows; times by ``time.monotonic`` in seconds.
+    """One side's work on one round of windows, of which there are three at least; times by
+    ``time.monotonic`` in seconds.
 
     ``ends[i]`` is when what window ``i`` changed was to be seen in the output. ``cpu_s`` is what
-    all processes of the side spent from ``begin`` to the last end.
+    all processes of the side spent on the round, what follows its last end included.
     """
 
     begin: float
@@ -34,8 +39,12 @@ class Round:
 
     @property
     def window_s(self) -> float:
-        """Mean time of a window behind the first one, which waits for the input to be noticed."""
-        return (self.ends[-1] - self.ends[0]) / (len(self.ends) - 1)
+        """Mean time of a window in the midst of others.
+
+        The first one waits for the input to be noticed; beside the last none is begun, which
+        makes it shorter than the others where windows overlap.
+        """
+        return (self.ends[-2] - self.ends[0]) / (len(self.ends) - 2)
 
 
 def copied(files: Iterable[Path], folder: Path) -> list[Path]:

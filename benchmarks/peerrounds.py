@@ -14,12 +14,12 @@ from typing import Protocol
 import pyarrow.json
 from arrival import Shown
 from corpus import Corpus
+from measure import SETTLE_S
 from peersides import BytewaxSide, PeerSide
 
 STEP_WORDS = 2_000_000
 ROUND_S = 600.0
 LATE_S = 60.0
-SETTLE_S = 0.3
 _LOOK_S = 0.002
 _MARK = re.compile(rb'"(mark\d+x\d+)"')
 

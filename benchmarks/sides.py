@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from measure import CpuClock, Round, copied
+from measure import SETTLE_S, CpuClock, Round, copied
 
 HERE = Path(__file__).resolve().parent
 ROUND_S = 600.0
@@ -179,6 +179,7 @@ class MillraceSide:
         first = self._next_window()
         begin = self.feed(files)
         ends = list(itertools.islice(self._published(first), len(files)))
+        time.sleep(SETTLE_S)
         return Round(begin, ends, self._cpu.read_s() - before)
 
     def small_round(self, file: Path, windows: int) -> list[float]:
