@@ -90,7 +90,7 @@ def _view(path: Path) -> None:
 def _manifest(path: Path) -> None:
     markers = Markers("out", path.parents[2])
     assert markers.claim("u")
-    markers.create_manifest(int(path.stem), {"digest": "ab"})
+    markers.create_manifest(int(path.stem), {"digest": "ab"}, 1)
 
 
 WRITERS: dict[str, Callable[[Path], Any]] = {

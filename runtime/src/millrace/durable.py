@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,14 +34,20 @@ def replace(path: Path, data: bytes, *, durable: bool = True) -> None:
         sync_folder(path.parent)
 
 
-def create(path: Path, data: bytes) -> bool:
+def create(
+    path: Path, data: bytes, tag: str = "", ready: Callable[[], None] = lambda: None
+) -> bool:
     """Create a file durably; ``False`` where it exists already.
 
-    The draft is linked, not renamed, so that of several creators exactly one succeeds.
+    The draft is linked, not renamed, so that of several creators exactly one succeeds. Its name
+    has ``tag``, and ``ready`` is called once it is there: who wants no such file any more makes
+    that raise first and takes the drafts with this tag away then, and none of them gets its name
+    (``FileNotFoundError``).
     """
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    draft = path.with_name(f".{path.name}.{tag or '-'}.{secrets.token_hex(8)}")
     try:
         _write(draft, data, True)
+        ready()
         os.link(draft, path)
     except FileExistsError:
         return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -138,6 +139,7 @@ class Bench:
         self.home.inbox.propose(Proposal((server.address.member(),), ()))
         self.view = Marked()
         self.sink = Shows(None)
+        self.others: list[Shows] = []
         self.pauses = 0
         self.waited: list[float] = []
         self.beats: list[str] = []
@@ -177,7 +179,7 @@ class Bench:
             self.view,
             self.home.inbox,
             self.home.journal,
-            lambda: [self.sink],  # type: ignore[list-item]
+            lambda: [*self.others, self.sink],  # type: ignore[list-item]
             lambda _: StateClient(self.server.address, UID),
             self._pause,
             SystemClock(),
@@ -327,7 +329,7 @@ def test_lost_state_is_that_of_the_newest_snapshot_that_is_whole(bench: Bench) -
         "all copies of some state were gone: snapshot early is restored behind window 4, as "
         "timeline 2; windows 5 to 9 are given up, and processed again; passed over: snapshot later"
     )
-    assert bench.sink.done == ["prepare", "fence 6", "retract 4"]
+    assert bench.sink.done == ["prepare", "fence 6", "prepare", "retract 4"]
     (fork,) = decoded(bench.view.beside(pods.TIMELINES))
     assert (fork.timeline, fork.parent, fork.window, fork.last, fork.lost) == (2, 1, 4, 9, True)
     assert bench.record().sealed == 4
@@ -445,6 +447,53 @@ def test_sinks_that_cannot_take_back_keep_everything_as_it_is(bench: Bench) -> N
     with pytest.raises(SinkError, match="cannot take windows back"):
         bench.restore().lost(HELD)
     assert (bench.view.read(), bench.sink.done) == (before, ["prepare"])
+
+
+@pytest.mark.parametrize("lost", ["", "before", "creating"])
+def test_what_a_driver_of_before_shows_until_the_fence_is_taken_back_and_said(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """It may live on a node that cannot be reached, and has committed more than is known."""
+    bench.keep("early", 4)
+    bench.lose(9)
+
+    def shows(name: str) -> None:
+        if name == "restore.claimed" and bench.sink.window != 4:
+            bench.sink.window, bench.view.away = 12, lost
+
+    monkeypatch.setattr(crash, "reached", shows)
+    said = bench.restore().lost(HELD)
+    assert "12" in said
+    assert bench.sink.window == 4
+    forks = decoded(bench.view.keys[pods.TIMELINES])
+    assert [(fork.window, fork.last) for fork in forks] == [(4, 12)]
+    assert bench.view.view is not None
+    assert bench.view.view.phase is Phase.OPEN
+
+
+def test_what_it_shows_until_the_fence_on_a_sink_that_cannot_take_back_stops_all(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its windows would show twice: the other sinks keep theirs then, too."""
+    bench.keep("early", 4)
+    bench.lose(9)
+    bench.sink.retracts, bench.sink.window = False, 4
+
+    def shows(name: str) -> None:
+        if name == "restore.claimed":
+            bench.sink.window = 9
+
+    monkeypatch.setattr(crash, "reached", shows)
+    other = Shows(9)
+    bench.others = [other]
+    stops = partial(pytest.raises, SinkError, match=r"up to 9, .* cannot take windows back")
+    with stops():
+        bench.restore().lost(HELD)
+    with stops():
+        bench.restore().prepare()
+    assert other.window == 9
+    assert bench.view.view is not None
+    assert bench.view.view.phase is Phase.CREATING
 
 
 def test_who_is_overtaken_changes_nothing(bench: Bench) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
@@ -264,13 +264,13 @@ def test_who_fences_late_sweeps_nothing_of_those_that_came_behind_it(
     link = os.link
     drafts: list[bool] = []
 
-    def late(markers: Markers, found: Sequence[Path]) -> None:
+    def late(markers: Markers, before: Collection[Path], execution: int) -> None:
         monkeypatch.setattr(Markers, "sweep", sweep)
         new = make(tmp_path, 2)
         window = stage(new, 1, ["a"])
 
         def swept(draft: Path, path: Path) -> None:
-            sweep(markers, found)
+            sweep(markers, before, execution)
             drafts.append(Path(draft).exists())
             link(draft, path)
 
@@ -485,6 +485,80 @@ def test_who_wakes_up_behind_a_restore_hides_no_window_of_the_new_timeline(
         show(new, window)
     kept = [f"old{n}" for n in range(1, 11)]
     assert shown(tmp_path) == once(*kept, *(f"new{n}" for n in range(11, 41)))
+
+
+@pytest.mark.parametrize("looks", range(1, 6))
+@pytest.mark.parametrize("parts", [1, 3])
+def test_no_file_of_a_window_that_was_taken_back_comes_up_beside_its_successor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: int, parts: int
+) -> None:
+    """Whoever is overtaken between a look at the fence and what it does then, does it no more."""
+    old = make(tmp_path, 1)
+    first = stage(old, 1, ["kept"])
+    old.publish(first, first.staged, 1)
+    late = stage(old, 2, *[[f"old{n}"] for n in range(parts)])
+    real, left = Markers.check_fence, [looks]
+
+    def overtaken(markers: Markers, execution: int) -> None:
+        real(markers, execution)
+        if execution != 1:
+            return
+        left[0] -= 1
+        if left[0] == 0:
+            new = make(tmp_path, 2)
+            new.retract(1)
+            again = stage(new, 2, ["new"], attempt=9)
+            new.publish(again, again.staged, 2)
+
+    monkeypatch.setattr(Markers, "check_fence", overtaken)
+    stopped = pytest.raises(FencedError, match="serves execution 2")
+    with stopped if left[0] <= parts + 2 else nullcontext():
+        old.publish(late, late.staged, 1)
+    monkeypatch.undo()
+    old_words = [f"old{n}" for n in range(parts)]
+    assert shown(tmp_path) == once("kept", *(old_words if left[0] > 0 else ["new"]))
+
+
+def test_no_manifest_of_an_older_driver_comes_up_behind_a_restore(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even while it reads what it is to show, which may take long."""
+    old = make(tmp_path, 1)
+    late = stage(old, 1, ["old1"], ["old2"])
+    real = os.link
+
+    def link(source: Path, target: Path) -> None:
+        if Path(target).name.endswith("1.json"):
+            make(tmp_path, 2).retract(0)
+        real(source, target)
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(FencedError, match="serves execution 2"):
+        old.publish(late, late.staged, 1)
+    monkeypatch.undo()
+    new = make(tmp_path, 2)
+    assert new.last_shown() is None
+    again = stage(new, 1, ["new"], attempt=9)
+    new.publish(again, again.staged, 2)
+    assert shown(tmp_path) == once("new")
+
+
+def test_a_fence_takes_away_no_draft_of_a_later_execution(tmp_path: Path) -> None:
+    sink = make(tmp_path, 1)
+    windows = tmp_path / "out" / "_millrace" / "windows"
+    real = Markers.check_fence
+
+    drafts = {n: windows / f".000000000007.json.{n:012}.ab" for n in (1, 2, 3, 4)}
+
+    def late(markers: Markers, execution: int) -> None:
+        real(markers, execution)
+        for draft in drafts.values():
+            draft.touch()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Markers, "check_fence", late)
+        sink.fence(3)
+    assert [n for n, draft in drafts.items() if draft.exists()] == [3, 4]
 
 
 def test_who_is_fenced_takes_nothing_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

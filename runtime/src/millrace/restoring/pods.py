@@ -175,9 +175,15 @@ class PodRestore:
             return version, view, None
         claim = self._claim
         mine = claim is not None and view.execution == claim.opened.execution
-        if claim is None or not mine or claim.fork not in self._marks.forks():
+        if claim is None or not mine or not self._stands(claim):
             raise self._overtaken()
         return version, view, claim if view.phase is not Phase.CREATING else None
+
+    def _stands(self, claim: _Claim) -> bool:
+        """Whether it is beside the view, with the last window as it was known before or behind the
+        fences: the answer to either write may be lost."""
+        forks = {replace(fork, last=None) for fork in self._marks.forks()}
+        return replace(claim.fork, last=None) in forks
 
     def _attempt(self, work: Callable[[int, View | None], T]) -> str | T:
         """One try: what this process has restored is said, and what was begun goes on; ``work``
@@ -267,12 +273,14 @@ class PodRestore:
             raise StateLostError("\n".join([text, *choice, *broken]))
         manifest = choice.manifest
         sinks = self._around.sinks()
-        shown = last_shown(sinks, manifest, self._told.uid, _ELSEWHERE)
-        last = self._last(manifest, shown, begun)
+        last = self._last(manifest, self._shown(sinks, manifest), begun)
         begun = Begun(manifest.name, where, manifest.window, own=True, last=last)
         passed = (*choice.passed, *broken)
         goal = _Goal(begun, place, manifest, manifest.decoded, sinks, passed)
         return self._open(version, view, goal)
+
+    def _shown(self, sinks: Sequence[Sink], manifest: Manifest) -> list[int]:
+        return last_shown(sinks, manifest, self._told.uid, _ELSEWHERE)
 
     def _last(self, manifest: Manifest, shown: Sequence[int], begun: Begun | None) -> int | None:
         before = None if begun is None else begun.last
@@ -293,13 +301,35 @@ class PodRestore:
         version = self._swapped(version, creating, self._marks.of_claim(view, begun, claim.fork))
         crash.reached("restore.claimed")
         if begun.own:
-            take_back(goal.sinks, manifest, tag.execution, lambda: self._hold(version))
+            claim, version = self._taken_back(version, creating, goal, claim)
             self._beat()
         clients = {member.name: self._around.client(member) for member in members}
         put(clients, creating, claim.record, goal.place, manifest, self._beat)
         self._swapped(version, claim.opened, {pods.RESTORING: None})
         crash.reached("restore.opened")
         return self._restored(claim)
+
+    def _taken_back(
+        self, version: int, creating: View, goal: _Goal, claim: _Claim
+    ) -> tuple[_Claim, int]:
+        """Fence the sinks and take windows back. Where the driver of before showed more until the
+        fences, that is noted before it goes."""
+        manifest = goal.manifest
+
+        def fenced(shown: Sequence[int]) -> None:
+            nonlocal claim, version
+            last = self._last(manifest, shown, goal.begun)
+            if last == goal.begun.last:
+                return
+            begun, fork = replace(goal.begun, last=last), replace(claim.fork, last=last)
+            text = told(manifest, fork.timeline, last, lost=True, passed=goal.passed)
+            self._claim = claim = replace(claim, fork=fork, text=text)
+            beside = self._marks.of_claim(creating, begun, claim.fork)
+            version = self._swapped(version, creating, beside)
+
+        look, hold = lambda: self._shown(goal.sinks, manifest), lambda: self._hold(version)
+        take_back(goal.sinks, manifest, claim.record.tag.execution, look, fenced, hold)
+        return claim, version
 
     def _claim_of(self, goal: _Goal, tag: Tag, creating: View) -> _Claim:
         manifest, begun = goal.manifest, goal.begun

@@ -45,14 +45,22 @@ def take_back(
     sinks: Sequence[Sink],
     manifest: Manifest,
     execution: int,
+    look: Callable[[], Sequence[int]],
+    fenced: Callable[[Sequence[int]], None] = lambda _: None,
     pause: Callable[[], None] = lambda: None,
 ) -> None:
     """Fence the sinks, then take back what they show behind the snapshot (rule 25), with a
-    ``pause`` before each."""
+    ``pause`` before each.
+
+    An older driver may show windows until the sinks are fenced: ``look`` is asked again then, which
+    may refuse it all (``last_shown``), and ``fenced`` is told what it gave before anything is taken
+    back.
+    """
     for sink in sinks:
         pause()
         sink.fence(execution)
     crash.reached("restore.fenced")
+    fenced(look())
     for sink in sinks:
         if sink.retracts:
             pause()

@@ -130,12 +130,8 @@ class FileSink(Sink):
     def fence(self, execution: int) -> None:
         with self._disk("fencing it"):
             self._check_owner()
-            # Those of before: a later execution may have come, and write, once the fence is up.
-            drafts = self._markers.drafts()
             self._markers.fence(execution)
             self._fenced = execution
-            # Not sooner: who still writes a mark, and finds it gone, has to find the fence.
-            self._markers.sweep(drafts)
 
     def last_shown(self) -> tuple[int, str] | None:
         with self._disk("looking at what it shows"):
@@ -240,7 +236,9 @@ class FileSink(Sink):
             if window <= self._markers.high_water():
                 return
             raise
-        manifest = self._markers.create_manifest(window, self._manifest(sealed, mine, finals))
+        manifest = self._markers.create_manifest(
+            window, self._manifest(sealed, mine, finals), execution
+        )
         self._check_same(sealed, manifest)
         passed(step, "manifest")
         # An old driver may wake up here: what was done meanwhile is not done again.
@@ -259,11 +257,15 @@ class FileSink(Sink):
         """The mark of ``window`` comes first and the marks behind it go last, so that a crash
         leaves either to be done again and nothing that is shown twice. No mark is made that is
         higher than what is shown. A later execution may fence it and show windows meanwhile, so
-        that is looked at before each file goes."""
+        that is looked at before each file goes. Staged files go before those that are shown: an
+        older driver that is about to give one its final name finds none."""
         with self._disk("taking windows back"):
+            staged = os.listdir(self._markers.staged)
             self._markers.check_fence(self._fenced)
             if self._markers.high_water() > window:
                 self._markers.done(window, self._fenced)
+            for name in staged:
+                (self._markers.staged / name).unlink(missing_ok=True)
             for name in os.listdir(self.root):
                 if _PART.fullmatch(name) and int(name.split("-")[1]) > window:
                     self._markers.check_fence(self._fenced)

@@ -11,14 +11,15 @@ All of them only ever come into being, in the folder ``_millrace``:
 The highest ``.done`` is the high-water mark: no window up to it is ever shown again, so manifests
 far below it can go. Since marks are created and never overwritten, an old driver that wakes up
 cannot move one back, whenever that is; nor can it make one, since a mark is a link to that of its
-execution, which is gone.
+execution, which is gone, and a manifest one to a draft that names its execution, which is gone too.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,11 +88,15 @@ class Markers:
     # -- whom it serves
 
     def fence(self, execution: int) -> None:
-        """Refuse lower executions. Raises ``FencedError`` where a higher one was here."""
+        """Refuse lower executions, and take their drafts away, so that none of these becomes a
+        manifest any more. Raises ``FencedError`` where a higher one was here."""
+        before = self._drafts()
         mark = self._execution(execution)
         mark.touch()
         sync_folder(self.executions)
         self.check_fence(execution)
+        # Not sooner: who still writes a mark, and finds it gone, has to find the fence.
+        self.sweep(before, execution)
         for old in os.listdir(self.executions):
             if old.isdecimal() and old < mark.name:
                 (self.executions / old).unlink(missing_ok=True)
@@ -129,10 +134,15 @@ class Markers:
             return None
         return self._decode(text, f"windows/{self._path(window, 'json').name}")
 
-    def create_manifest(self, window: int, document: dict[str, Any]) -> dict[str, Any]:
-        """The manifest of a window: this one, or the one that was there before."""
-        path = self._path(window, "json")
-        if create(path, _encode({"format": MARKER_FORMAT, **document})):
+    def create_manifest(
+        self, window: int, document: dict[str, Any], execution: int
+    ) -> dict[str, Any]:
+        """The manifest of a window: this one, or the one that was there before.
+
+        Raises ``FencedError`` or, where it is fenced within, ``FileNotFoundError``.
+        """
+        path, data = self._path(window, "json"), _encode({"format": MARKER_FORMAT, **document})
+        if create(path, data, _numbered(execution), lambda: self.check_fence(execution)):
             return document
         found = self.manifest(window)
         return document if found is None else found
@@ -166,15 +176,17 @@ class Markers:
 
     # -- clearing up
 
-    def drafts(self) -> tuple[Path, ...]:
+    def sweep(self, before: Collection[Path], execution: int) -> None:
+        """Remove the drafts that were there ``before``, and all of executions below one: who wrote
+        another may be a later one."""
+        for draft in self._drafts():
+            if draft in before or _execution_of(draft) < execution:
+                draft.unlink(missing_ok=True)
+
+    def _drafts(self) -> set[Path]:
         """Temporary files: what crashes left behind, and what is being written just now."""
         folders = (self.home, self.windows)
-        return tuple(f / name for f in folders for name in os.listdir(f) if name.startswith("."))
-
-    def sweep(self, drafts: Iterable[Path]) -> None:
-        """Remove these temporary files."""
-        for path in drafts:
-            path.unlink(missing_ok=True)
+        return {f / name for f in folders for name in os.listdir(f) if name.startswith(".")}
 
     def clear(self) -> None:
         """Forget everything. The owner goes last, so that a crash leaves it to be done again."""
@@ -184,7 +196,7 @@ class Markers:
         (self.home / "owner.json").unlink(missing_ok=True)
 
     def _execution(self, execution: int) -> Path:
-        return self.executions / f"{execution:0{_DIGITS}}"
+        return self.executions / _numbered(execution)
 
     def _path(self, window: int, kind: str) -> Path:
         return self.windows / f"{window:0{_DIGITS}}.{kind}"
@@ -206,6 +218,16 @@ class Markers:
                 f"up to {MARKER_FORMAT}; use the newer release"
             )
         return found
+
+
+def _numbered(execution: int) -> str:
+    return f"{execution:0{_DIGITS}}"
+
+
+def _execution_of(draft: Path) -> float:
+    """The execution that writes it; none is as high where its name has none."""
+    tag = draft.name.split(".")[-2]
+    return int(tag) if tag.isdecimal() else math.inf
 
 
 def _encode(document: dict[str, Any]) -> bytes:

@@ -238,7 +238,7 @@ class _Restore:
 
     def _retract(self, sinks: Sequence[Sink], execution: int) -> None:
         self._pause()
-        take_back(sinks, self._manifest, execution)
+        take_back(sinks, self._manifest, execution, lambda: self._shown(sinks))
 
     def _new_timeline(self, version: int, tag: Tag, last: int | None) -> View:
         topology = self._topology
