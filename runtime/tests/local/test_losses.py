@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,14 @@ from typing import Any
 import pytest
 from lived_topology import (
     CLOCK,
+    COMPONENTS,
     LAST,
     Lived,
     document,
     judge,
     place,
     record_of,
+    records,
     shows,
     topology,
 )
@@ -40,13 +43,16 @@ from millrace.errors import (
     StateLostError,
     WorkFolderError,
 )
+from millrace.homes.accepted import Accepted
 from millrace.homes.documents import Status
+from millrace.local.accepted import read_accepted, write_accepted
 from millrace.local.files import write_json
 from millrace.local.inspect.overview import overview
 from millrace.local.snapshots.asking import take
 from millrace.local.snapshots.losses import newest, restore_lost
 from millrace.local.snapshots.restoring import Restored, restore
 from millrace.local.snapshots.unfinished import Begun, mark, marked, refuse_unfinished
+from millrace.protocol.edits import apply_edit
 from millrace.protocol.types import View
 from millrace.sinks.files import FileSink
 from millrace.snapshots import timelines
@@ -258,6 +264,34 @@ def test_one_of_a_timeline_that_was_left_before_it_is_no_choice(lived: Lived) ->
     judge(recovered(lived), lived, servers=1, copies=1, timeline=3)
     assert lived.windows() == set(range(1, 8))
     assert [one.lost for one in timelines.read(lived.folder.path)] == [False, True]
+
+
+def test_what_was_removed_and_brought_back_keeps_its_new_life(lost: Lived) -> None:
+    """As on a cluster: its read position of before does not come back with the snapshot."""
+    components = replace(COMPONENTS, edit=5, sources={"lines": 5})
+    accepted = Accepted(lost.loaded.topology.document(), components)
+    write_accepted(lost.folder.accepted, accepted)
+    recovered(lost)
+    found = read_accepted(lost.folder.accepted, lost.folder.topology)
+    assert found is not None
+    assert found.components == components
+    with records(lost.folder) as held:
+        ((record, _),) = held.values()
+    assert apply_edit(record, found.components)[0].offsets == {}
+
+
+def test_what_is_not_read_again_is_said(lost: Lived) -> None:
+    """The rows of a source that was removed since go with the windows, and do not come back."""
+    (lines,) = document()["spec"]["sources"]
+    other = {**lines, "name": "other", "files": {**lines["files"], "path": "others"}}
+    (count,) = document()["spec"]["processors"]
+    from_other = {**count, "inputs": [{"from": "other", "key": ["word"]}]}
+    told: list[tuple[str, str]] = []
+    recovered(lost, told, sources=[other], processors=[from_other])
+    assert told[0][1].endswith(
+        "windows 10 to 11 are given up, and processed again, but for what was read of source "
+        "'lines', which the file has no more: that is read no more"
+    )
 
 
 def test_one_of_another_life_is_no_choice(lost: Lived, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ sinks and a real work folder, without Spark."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -34,7 +35,7 @@ from millrace.crash import SNAPSHOT_POINTS
 from millrace.errors import ExitCode, SinkError, SnapshotError
 from millrace.homes.accepted import Accepted
 from millrace.homes.documents import Proposal
-from millrace.local.accepted import read_accepted
+from millrace.local.accepted import read_accepted, write_accepted
 from millrace.local.files import write_json
 from millrace.local.inspect.reading import committed_record, reachable
 from millrace.local.snapshots.asking import take
@@ -397,6 +398,56 @@ def test_a_sink_that_shows_no_more_than_the_snapshot_may_keep_it(lived: Lived) -
     (lived.base / "keeps.py").write_text(text)
     sinks = [*document()["spec"]["sinks"], custom("Keeps", 7)]
     judge(back(lived, topology(lived.base, sinks=sinks)), lived, 1, 1)
+
+
+def instead(lived: Lived, removed: dict[str, Any] | None = None) -> LoadedTopology:
+    """The file with a new sink in place of those that the work folder knows, which are ``out`` and
+    perhaps one more."""
+    (out,) = document()["spec"]["sinks"]
+    if removed is not None:
+        plain = topology(lived.base, sinks=[out, removed]).topology.document()
+        components = replace(COMPONENTS, edit=3, sinks={"out": 0, removed["name"]: 3})
+        write_accepted(lived.folder.accepted, Accepted(plain, components))
+    return topology(lived.base, sinks=[{**out, "name": "new", "files": {"path": "new"}}])
+
+
+def test_a_sink_that_the_file_has_no_more_takes_its_windows_back_too(lived: Lived) -> None:
+    (out,) = document()["spec"]["sinks"]
+    loaded = instead(lived, {**out, "name": "late", "files": {"path": "late"}})
+    late = FileSink("late", {"path": "late"}, lived.base)
+    late.prepare(lived.folder.uid)
+    late.fence(3)
+    shows(late, 3, LAST, LAST - 1)
+    assert back(lived, loaded).given_up == LAST
+    assert lived.windows() == set(range(1, 8))
+    assert windows(lived.base / "late") == set()
+    # They stay known, should an older snapshot be restored afterwards.
+    found = read_accepted(lived.folder.accepted, lived.folder.topology)
+    assert found is not None
+    assert [(one.name, one.number) for one in found.retired] == [("out", 0), ("late", 3)]
+
+
+def test_one_that_cannot_take_them_back_stops_it_until_it_is_given_up(lived: Lived) -> None:
+    (lived.base / "keeps.py").write_text(KEEPS)
+    loaded = instead(lived, custom("Keeps", 8))
+    with pytest.raises(SinkError, match=r"'kept': shows .* no longer in the file.*--drop-removed"):
+        back(lived, loaded)
+    unchanged(lived)
+    around = lived.folder.path, place(lived), "seven", CLOCK, lambda _: None
+    assert restore(loaded, *around, drop_removed=True).given_up is None
+    assert lived.windows() == set(range(1, LAST + 1)), "none that was removed is touched"
+
+
+def test_one_whose_code_is_gone_says_what_to_do(lived: Lived) -> None:
+    (lived.base / "keeps.py").write_text(KEEPS)
+    loaded = instead(lived, custom("Keeps", 8))
+    found = read_accepted(lived.folder.accepted, lived.folder.topology)
+    assert found is not None
+    plain = json.loads(json.dumps(found.topology).replace("keeps:Keeps", "keeps:Gone"))
+    write_accepted(lived.folder.accepted, replace(found, topology=plain))
+    with pytest.raises(SinkError, match=r"Gone.*Sink 'kept' is no longer in the file.*mend it, or"):
+        back(lived, loaded)
+    unchanged(lived)
 
 
 def test_the_place_of_snapshots_is_what_the_file_says(tmp_path: Path) -> None:

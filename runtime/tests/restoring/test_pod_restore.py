@@ -25,13 +25,14 @@ from millrace.errors import (
 from millrace.homes import pods
 from millrace.homes.documents import Proposal
 from millrace.homes.memory import MemoryHome
-from millrace.homes.settings import DriverSettings, MemoryPlace, RestoreSettings
+from millrace.homes.settings import DriverSettings, MemoryPlace, RestoreSettings, RetiredSink
 from millrace.homes.stores import HomeAwayError
 from millrace.protocol.codec import decode, decode_record, encode_view
 from millrace.protocol.record import first_record
 from millrace.protocol.server import Stamped
 from millrace.protocol.types import Components, DeadSegment, Member, Phase, Record, Tag, View
 from millrace.restoring.pods import PodRestore, Surroundings
+from millrace.sinks import SinkUnavailableError
 from millrace.snapshots.places import FolderPlace
 from millrace.snapshots.timelines import decoded
 from millrace.snapshots.writing import Subject, write_snapshot
@@ -140,6 +141,9 @@ class Bench:
         self.view = Marked()
         self.sink = Shows(None)
         self.others: list[Shows] = []
+        self.removed: dict[str, Shows] = {}
+        self.retired: tuple[RetiredSink, ...] = ()
+        self.components = NOW
         self.pauses = 0
         self.waited: list[float] = []
         self.beats: list[str] = []
@@ -173,13 +177,22 @@ class Bench:
     def restore(self, wanted: RestoreSettings | None = None, **more: Any) -> PodRestore:
         place = MemoryPlace("none")
         told = DriverSettings(
-            UID, str(self.folder), "t", str(self.folder), place, place, place, NOW
+            UID,
+            str(self.folder),
+            "t",
+            str(self.folder),
+            place,
+            place,
+            place,
+            self.components,
+            self.retired,
         )
         around = Surroundings(
             self.view,
             self.home.inbox,
             self.home.journal,
             lambda: [*self.others, self.sink],  # type: ignore[list-item]
+            lambda declared: self.removed[declared["name"]],  # type: ignore[arg-type,return-value]
             lambda _: StateClient(self.server.address, UID),
             self._pause,
             SystemClock(),
@@ -447,6 +460,69 @@ def test_sinks_that_cannot_take_back_keep_everything_as_it_is(bench: Bench) -> N
     with pytest.raises(SinkError, match="cannot take windows back"):
         bench.restore().lost(HELD)
     assert (bench.view.read(), bench.sink.done) == (before, ["prepare"])
+
+
+def instead(bench: Bench, removed: Shows) -> None:
+    """An edit has taken ``out`` out since the snapshot, and ``late`` came and went behind it."""
+    spec = {**DOCUMENT["spec"]}
+    (out,) = spec["sinks"]
+    late, new = ({**out, "name": name, "files": {"path": name}} for name in ("late", "new"))
+    gone = {**out, "name": "gone", "files": {"path": "gone"}}
+    bench.topology = StreamTopology.model_validate({**DOCUMENT, "spec": {**spec, "sinks": [new]}})
+    bench.components = Components(3, {"lines": 0}, {}, {"new": 2})
+    # That of number 0 which the snapshot does not know was removed before it, and its place went.
+    bench.retired = (
+        RetiredSink("gone", 0, gone),
+        RetiredSink("out", 0, out),
+        RetiredSink("late", 1, late),
+    )
+    bench.removed = {"out": removed, "late": Shows(8)}
+    bench.sink.name = "new"
+
+
+def test_a_sink_that_was_removed_since_the_snapshot_takes_its_windows_back_too(
+    bench: Bench,
+) -> None:
+    bench.keep("early", 4)
+    bench.lose(9)
+    instead(bench, Shows(7))
+    assert "windows 5 to 9 are given up" in bench.restore().lost(HELD)
+    assert [sink.window for sink in (bench.sink, *bench.removed.values())] == [4, 4, 4]
+    steps = ["prepare", "fence 6", "prepare", "retract 4"]
+    assert all(sink.done == steps for sink in (bench.sink, *bench.removed.values()))
+
+
+def test_one_that_was_removed_and_cannot_take_back_stops_it_until_it_is_given_up(
+    bench: Bench,
+) -> None:
+    bench.keep("early", 4)
+    bench.lose(9)
+    instead(bench, Shows(7, retracts=False))
+    before = bench.view.read()
+    said = r"sink 'out': shows windows up to 7, .* no longer in the file.* in a new topology"
+    with pytest.raises(SinkError, match=said):
+        bench.restore().lost(HELD)
+    assert bench.view.read() == before
+    assert bench.restore(drop_removed=True).lost(HELD)
+    assert bench.removed["out"].window == 7
+
+
+def test_one_that_was_removed_and_is_away_says_what_to_do(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.keep("early", 4)
+    bench.lose(9)
+    instead(bench, Shows(7))
+    monkeypatch.setattr(bench.removed["out"], "prepare", partial(_away, "out"))
+    bench.paused = partial(monkeypatch.setattr, bench.removed["out"], "prepare", lambda uid: None)
+    assert bench.restore().lost(HELD)
+    assert "sink 'out': is away. Sink 'out' is no longer in the file" in caplog.text
+    assert "begin with the snapshot in a new topology" in caplog.text
+    assert bench.removed["out"].window == 4
+
+
+def _away(name: str, uid: str) -> None:
+    raise SinkUnavailableError(f"sink {name!r}: is away")
 
 
 @pytest.mark.parametrize("lost", ["", "before", "creating"])

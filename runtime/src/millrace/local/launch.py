@@ -450,7 +450,9 @@ class _Lives:
                 if newer is not None:
                     raise fenced_by(newer)
 
-            restored = restore_lost(self._loaded, self._folder, self._clock, warn, pause)
+            drop = self._options.drop_removed
+            around = self._folder, self._clock, warn, pause
+            restored = restore_lost(self._loaded, *around, drop_removed=drop)
             # Asked for behind the last pause: the next run finds nothing left to do.
             look()
         return restored.manifest.window

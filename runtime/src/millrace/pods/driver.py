@@ -276,6 +276,7 @@ class Life:
             self._inbox(),
             journal,
             sinks,
+            connectors.retired,
             stores.client,
             self._pause,
             SystemClock(),

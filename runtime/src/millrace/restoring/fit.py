@@ -132,9 +132,16 @@ def candidates(
 
 
 def told(
-    manifest: Manifest, timeline: int, last: int | None, *, lost: bool, passed: Iterable[str] = ()
+    manifest: Manifest,
+    topology: StreamTopology,
+    timeline: int,
+    last: int | None,
+    *,
+    lost: bool,
+    passed: Iterable[str] = (),
 ) -> str:
-    """From which window to which a topology went back, and which snapshots it passed over."""
+    """From which window to which a topology went back, what of that is not read again, and which
+    snapshots it passed over."""
     text = f"snapshot {manifest.name} is restored behind window {manifest.window}"
     text += f", as timeline {timeline}"
     if lost:
@@ -143,7 +150,19 @@ def told(
             text += "; nothing was sealed behind it"
     if last is not None:
         text += f"; {windows(manifest.window, last)} given up, and processed again"
+        text += unread(manifest, topology)
     return "; ".join([text, *(f"passed over: {' '.join(one.split())}" for one in passed)])
+
+
+def unread(manifest: Manifest, topology: StreamTopology) -> str:
+    """What is said of the snapshot's sources that a topology has no more; "" where it has all."""
+    here = {source.name for source in topology.spec.sources}
+    listed = [one["name"] for one in manifest.document["spec"].get("sources", ())]
+    gone = [repr(name) for name in listed if name not in here]
+    if not gone:
+        return ""
+    named = f"{'source' if len(gone) == 1 else 'sources'} {', '.join(gone)}"
+    return f", but for what was read of {named}, which the file has no more: that is read no more"
 
 
 def windows(behind: int, last: int) -> str:

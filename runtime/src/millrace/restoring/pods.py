@@ -33,7 +33,7 @@ was lost the fork beside the view says whose it is.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -42,6 +42,7 @@ from millrace import crash
 from millrace.clock import Clock
 from millrace.errors import FencedError, MillraceError, SnapshotError, StateLostError
 from millrace.homes import pods
+from millrace.homes.accepted import Retired
 from millrace.homes.documents import RunEvent
 from millrace.homes.settings import DriverSettings
 from millrace.homes.stores import Inbox, Journal
@@ -50,7 +51,8 @@ from millrace.protocol.types import Member, Phase, Record, Tag, View, nodes_of
 from millrace.restoring.figures import figures
 from millrace.restoring.fit import Choice, candidates, check_fit, newest, told
 from millrace.restoring.marks import Begun, MarkedView, Marks
-from millrace.restoring.shown import last_behind, last_shown, take_back
+from millrace.restoring.removed import Make, RemovedSink, removed
+from millrace.restoring.shown import Shown, last_behind, last_shown, take_back
 from millrace.restoring.writing import in_new_life, put
 from millrace.ring import owners
 from millrace.sinks import Sink
@@ -75,6 +77,7 @@ FRUITLESS = 3
 """How often in a row state may be lost before a window is sealed that was not yet restored."""
 
 _ELSEWHERE = "a new topology"
+_GIVE_UP = "begin with the snapshot in a new topology, with other places for the sinks"
 
 T = TypeVar("T")
 
@@ -103,19 +106,21 @@ class _Goal:
     place: Place
     manifest: Manifest
     record: Record
-    sinks: Sequence[Sink] = ()
+    sinks: Sequence[Shown] = ()
     passed: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What a restore needs of the driver's process. ``sinks`` makes those of the topology, to be
-    closed; ``client`` reaches a member; ``pause`` waits so many seconds, and raises to give up."""
+    closed, ``kept_sink`` one of a declaration, behind those; ``client`` reaches a member; ``pause``
+    waits so many seconds, and raises to give up."""
 
     view: MarkedView
     inbox: Inbox
     journal: Journal
     sinks: Callable[[], Sequence[Sink]]
+    kept_sink: Make
     client: Callable[[Member], StateClient]
     pause: Callable[[float], None]
     clock: Clock
@@ -272,14 +277,24 @@ class PodRestore:
             )
             raise StateLostError("\n".join([text, *choice, *broken]))
         manifest = choice.manifest
-        sinks = self._around.sinks()
+        sinks: list[Shown] = [*self._around.sinks(), *self._removed(manifest)]
         last = self._last(manifest, self._shown(sinks, manifest), begun)
         begun = Begun(manifest.name, where, manifest.window, own=True, last=last)
         passed = (*choice.passed, *broken)
         goal = _Goal(begun, place, manifest, manifest.decoded, sinks, passed)
         return self._open(version, view, goal)
 
-    def _shown(self, sinks: Sequence[Sink], manifest: Manifest) -> list[int]:
+    def _removed(self, manifest: Manifest) -> Iterator[RemovedSink]:
+        """Sinks that were removed since the snapshot. Raises ``SinkError``."""
+        told, today = self._told, self._topology.document()
+        if told.drop_removed:
+            return
+        retired = [Retired(one.name, one.number, one.sink) for one in told.retired]
+        for declared in removed(manifest, today, told.components, retired):
+            self._beat()
+            yield RemovedSink(declared, self._around.kept_sink, manifest, _GIVE_UP)
+
+    def _shown(self, sinks: Sequence[Shown], manifest: Manifest) -> list[int]:
         return last_shown(sinks, manifest, self._told.uid, _ELSEWHERE)
 
     def _last(self, manifest: Manifest, shown: Sequence[int], begun: Begun | None) -> int | None:
@@ -322,7 +337,7 @@ class PodRestore:
             if last == goal.begun.last:
                 return
             begun, fork = replace(goal.begun, last=last), replace(claim.fork, last=last)
-            text = told(manifest, fork.timeline, last, lost=True, passed=goal.passed)
+            text = self._text(goal, fork.timeline, last)
             self._claim = claim = replace(claim, fork=fork, text=text)
             beside = self._marks.of_claim(creating, begun, claim.fork)
             version = self._swapped(version, creating, beside)
@@ -340,8 +355,12 @@ class PodRestore:
             ),
             restored(goal.record, self._told.uid, tag),
             replace(creating, phase=Phase.OPEN, restoring=False),
-            told(manifest, tag.timeline, begun.last, lost=begun.own, passed=goal.passed),
+            self._text(goal, tag.timeline, begun.last),
         )
+
+    def _text(self, goal: _Goal, timeline: int, last: int | None) -> str:
+        own, passed = goal.begun.own, goal.passed
+        return told(goal.manifest, self._topology, timeline, last, lost=own, passed=passed)
 
     def _restored(self, claim: _Claim) -> str:
         fork, text = claim.fork, claim.text

@@ -6,15 +6,19 @@ from collections.abc import Callable, Iterable, Sequence
 
 from millrace import crash
 from millrace.errors import SinkError
+from millrace.restoring.removed import RemovedSink
 from millrace.sinks import Sink
 from millrace.snapshots.manifest import Manifest
 
+Shown = Sink | RemovedSink
 
-def last_shown(sinks: Sequence[Sink], manifest: Manifest, uid: str, elsewhere: str) -> list[int]:
+
+def last_shown(sinks: Sequence[Shown], manifest: Manifest, uid: str, elsewhere: str) -> list[int]:
     """The last windows that the sinks of the life ``uid`` show.
 
     Raises ``SinkError`` where one shows more than the snapshot knows and cannot take it back, or
-    less than what was shown when it was taken; ``elsewhere`` says what to do then.
+    less than what was shown when it was taken; ``elsewhere`` says what to do then. A sink that was
+    removed may show less: nothing is shown there any more.
     """
     found = []
     known = {one["name"] for one in manifest.document["spec"].get("sinks", ())}
@@ -29,7 +33,8 @@ def last_shown(sinks: Sequence[Sink], manifest: Manifest, uid: str, elsewhere: s
         window = -1 if last is None else last[0]
         if window > manifest.window and not sink.retracts:
             raise _stays(sink, manifest, f"shows windows up to {window}", elsewhere)
-        if last is not None and window < manifest.window and sink.name in known:
+        stays = sink.name in known and not isinstance(sink, RemovedSink)
+        if last is not None and window < manifest.window and stays:
             raise _lacks(sink, manifest, window, elsewhere)
         found.append(window)
     return found
@@ -42,7 +47,7 @@ def last_behind(manifest: Manifest, known: Iterable[int | None]) -> int | None:
 
 
 def take_back(
-    sinks: Sequence[Sink],
+    sinks: Sequence[Shown],
     manifest: Manifest,
     execution: int,
     look: Callable[[], Sequence[int]],
@@ -68,16 +73,17 @@ def take_back(
     crash.reached("restore.retracted")
 
 
-def _stays(sink: Sink, manifest: Manifest, what: str, elsewhere: str) -> SinkError:
+def _stays(sink: Shown, manifest: Manifest, what: str, elsewhere: str) -> SinkError:
+    gone = f". {sink.why}" if isinstance(sink, RemovedSink) else ""
     return SinkError(
         f"sink {sink.name!r}: {what}, snapshot {manifest.name} ends with window "
         f"{manifest.window}, and it cannot take windows back (Sink.retract), so that "
         f"they would show twice. Nothing was changed. Restore into {elsewhere}"
-        " and other places for the sinks, or define Sink.retract"
+        f" and other places for the sinks, or define Sink.retract{gone}"
     )
 
 
-def _lacks(sink: Sink, manifest: Manifest, window: int, elsewhere: str) -> SinkError:
+def _lacks(sink: Shown, manifest: Manifest, window: int, elsewhere: str) -> SinkError:
     return SinkError(
         f"sink {sink.name!r}: shows windows up to {window}, snapshot {manifest.name} "
         f"ends with window {manifest.window}: the windows between were taken back by "

@@ -8,7 +8,7 @@ from millrace.sinks.base import (
     StagingArea,
     StepHook,
 )
-from millrace.sinks.loader import SinkSpec, make_sink, open_sink
+from millrace.sinks.loader import SinkSpec, kept_sink, make_sink, open_sink
 
 __all__ = [
     "RowsRefusedError",
@@ -18,6 +18,7 @@ __all__ = [
     "SinkUnavailableError",
     "StagingArea",
     "StepHook",
+    "kept_sink",
     "make_sink",
     "open_sink",
 ]

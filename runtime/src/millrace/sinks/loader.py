@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
 
 from millrace.connector import ConnectorSpec, class_of, options_of
 from millrace.errors import SinkError
 from millrace.sinks.base import Sink
+from millrace.topology import model
 
 
 @dataclass(frozen=True, slots=True)
 class SinkSpec(ConnectorSpec):
     """A sink as plain values."""
+
+
+def kept_sink(declaration: Mapping[str, Any], folder: Path) -> Sink:
+    """A new sink of a declaration that was kept when the topology's file lost it. Raises
+    ``SinkError``."""
+    try:
+        declared = model.Sink.model_validate(declaration)
+    except ValidationError as error:
+        name = declaration["name"]
+        raise SinkError(f"sink {name!r}: this release cannot read its declaration") from error
+    return make_sink(SinkSpec.of(declared, folder))
 
 
 def sink_class(spec: SinkSpec) -> type[Sink]:

@@ -41,6 +41,14 @@ Timeout = Annotated[
 Check = Annotated[
     bool, typer.Option("--check", help="Read every object too; exit with 14 where one is damaged.")
 ]
+DropRemoved = Annotated[
+    bool,
+    typer.Option(
+        "--drop-removed",
+        help="Leave sinks that the file no longer has as they are, also where they show windows "
+        "that are given up.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -199,6 +207,7 @@ def restore(
     namespace: Namespace = None,
     context: Context = None,
     place: Where = None,
+    drop_removed: DropRemoved = False,
 ) -> None:
     """Restore a topology from a snapshot; the next millrace run goes on behind its window.
 
@@ -217,15 +226,19 @@ def restore(
     from millrace.local.snapshots.places import place_of_file
     from millrace.local.snapshots.restoring import restore as restore_here
     from millrace.local.workdir import default_path
+    from millrace.restoring.fit import unread
     from millrace.topology.load import load
 
     loaded = load(needed_file(None, topology), ())
     path = (workdir or default_path(loaded.topology.name, loaded.file, loaded.folder)).resolve()
     where = place_of_file(loaded, path, place)
-    done = restore_here(loaded, path, where, name, SystemClock(), print_plain)
+    around = SystemClock(), print_plain
+    done = restore_here(loaded, path, where, name, *around, drop_removed=drop_removed)
     window = done.manifest.window
     if done.given_up is not None:
-        print_plain(f"windows {window + 1} to {done.given_up} were taken back from the sinks")
+        taken = f"windows {window + 1} to {done.given_up} were taken back from the sinks"
+        left = unread(done.manifest, loaded.topology)
+        print_plain(f"{taken}, and are processed again{left}" if left else taken)
     print_plain(
         f"{loaded.topology.name} is restored behind window {window}, as timeline "
         f"{done.timeline}; the next millrace run goes on there"

@@ -7,16 +7,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from millrace.engine.driver.stores import Stores
 from millrace.engine.jobs.start import code_path
 from millrace.engine.program.usercode import use_path
-from millrace.errors import SinkError
-from millrace.sinks import Sink, SinkSpec, make_sink
+from millrace.sinks import Sink, SinkSpec, kept_sink, make_sink
 from millrace.sources.base import Source
 from millrace.sources.loader import SourceSpec, make_source
-from millrace.topology import model
 from millrace.topology.model import StreamTopology
 
 log = logging.getLogger(__name__)
@@ -49,12 +45,7 @@ class Connectors:
 
     def retired(self, declaration: Mapping[str, Any]) -> Sink:
         """A sink that the topology no longer has. Raises ``SinkError``."""
-        try:
-            declared = model.Sink.model_validate(declaration)
-        except ValidationError as error:
-            name = declaration["name"]
-            raise SinkError(f"sink {name!r}: this release cannot read its declaration") from error
-        return self._kept(make_sink(SinkSpec.of(declared, self._folder)))
+        return self._kept(kept_sink(declaration, self._folder))
 
     def _kept(self, sink: Sink) -> Sink:
         self._open.append(sink)

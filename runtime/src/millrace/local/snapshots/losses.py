@@ -43,18 +43,25 @@ Warn = Callable[[str, str], object]
 
 
 def restore_lost(
-    loaded: LoadedTopology, folder: WorkFolder, clock: Clock, warn: Warn, pause: Callable[[], None]
+    loaded: LoadedTopology,
+    folder: WorkFolder,
+    clock: Clock,
+    warn: Warn,
+    pause: Callable[[], None],
+    *,
+    drop_removed: bool = False,
 ) -> Restored:
     """Restore the newest snapshot that can be; the work folder is held.
 
-    ``pause`` is called between steps, and may raise to give up, as a crash would. What may be
-    mended, such as a sink or a place that is away, is tried again for some twenty seconds. Raises
+    ``pause`` is called between steps, and may raise to give up, as a crash would. With
+    ``drop_removed`` sinks that the file has no more are left as they are. What may be mended, such
+    as a sink or a place that is away, is tried again for some twenty seconds. Raises
     ``StateLostError`` where there is no snapshot, ``SinkError`` where a sink cannot take back what
     it shows, ``SnapshotsAwayError``, and what ``restore`` raises.
     """
     for wait_s in DELAYS_S:
         try:
-            restored, passed = _restore(loaded, folder, clock, pause)
+            restored, passed = _restore(loaded, folder, clock, drop_removed, pause)
             break
         except MillraceError as error:
             if not error.retryable:
@@ -63,20 +70,34 @@ def restore_lost(
         pause()
         time.sleep(wait_s)
     else:
-        restored, passed = _restore(loaded, folder, clock, pause)
+        restored, passed = _restore(loaded, folder, clock, drop_removed, pause)
     crash.reached("lost.restored")
-    text = told(restored.manifest, restored.timeline, restored.last, lost=True, passed=passed)
+    manifest, topology = restored.manifest, loaded.topology
+    text = told(manifest, topology, restored.timeline, restored.last, lost=True, passed=passed)
     warn("StateRestored", text)
     return restored
 
 
 def _restore(
-    loaded: LoadedTopology, folder: WorkFolder, clock: Clock, pause: Callable[[], None]
+    loaded: LoadedTopology,
+    folder: WorkFolder,
+    clock: Clock,
+    drop_removed: bool,
+    pause: Callable[[], None],
 ) -> tuple[Restored, tuple[str, ...]]:
     place = place_of_file(loaded, folder.path, None)
     choice = newest(loaded, folder, place)
     manifest = choice.manifest
-    restored = restore_held(loaded, folder, place, manifest, clock, lost=True, pause=pause)
+    restored = restore_held(
+        loaded,
+        folder,
+        place,
+        manifest,
+        clock,
+        lost=True,
+        drop_removed=drop_removed,
+        pause=pause,
+    )
     return restored, choice.passed
 
 

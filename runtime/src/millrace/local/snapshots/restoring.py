@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,7 +38,7 @@ from millrace.errors import SnapshotError
 from millrace.homes.accepted import Accepted, accept
 from millrace.ids import Timeline, WindowNumber
 from millrace.local import scratch
-from millrace.local.accepted import write_accepted
+from millrace.local.accepted import read_accepted, write_accepted
 from millrace.local.files import write_json
 from millrace.local.launch import state_servers
 from millrace.local.scale import server_names
@@ -50,10 +50,11 @@ from millrace.protocol.record import next_timeline, restored, restoring_view
 from millrace.protocol.types import Phase, Tag, View
 from millrace.restoring.figures import figures
 from millrace.restoring.fit import Tell, check_fit
-from millrace.restoring.shown import last_behind, last_shown, take_back
+from millrace.restoring.removed import Document, RemovedSink, removed
+from millrace.restoring.shown import Shown, last_behind, last_shown, take_back
 from millrace.restoring.writing import put
 from millrace.ring import owners
-from millrace.sinks import Sink, SinkSpec, make_sink
+from millrace.sinks import Sink, SinkSpec, kept_sink, make_sink
 from millrace.snapshots import timelines
 from millrace.snapshots.manifest import Manifest
 from millrace.snapshots.places import Place
@@ -65,6 +66,7 @@ from millrace.topology.load import LoadedTopology
 from millrace.topology.usercode import code_on_path
 
 _ELSEWHERE = "a new folder with --workdir"
+_GIVE_UP = "leave what it shows as it is with --drop-removed"
 
 _SERVER = re.compile(r"state-[0-9]+")
 
@@ -82,12 +84,20 @@ class Restored:
 
 
 def restore(
-    loaded: LoadedTopology, path: Path, place: Place, name: str, clock: Clock, tell: Tell
+    loaded: LoadedTopology,
+    path: Path,
+    place: Place,
+    name: str,
+    clock: Clock,
+    tell: Tell,
+    *,
+    drop_removed: bool = False,
 ) -> Restored:
     """Restore a topology; the next ``millrace run`` goes on behind the snapshot's window.
 
     Nothing is changed where the snapshot is damaged or of another topology, the topology's file
-    does not fit it, a run is alive, or a sink shows more and cannot take that back. Raises
+    does not fit it, a run is alive, or a sink shows more and cannot take that back. With
+    ``drop_removed`` sinks that the file has no more are left as they are. Raises
     ``SnapshotError``, ``SinkError``, ``StateServerError``, ``WorkFolderError``.
     """
     manifest = load(place, name)
@@ -102,7 +112,8 @@ def restore(
                 f"snapshot {name}: a run of {folder.identity.name} is alive in {folder.path}; end "
                 "it with millrace stop, or name another folder with --workdir"
             )
-        return restore_held(loaded, open_folder(path, *named), place, manifest, clock)
+        folder = open_folder(path, *named)
+        return restore_held(loaded, folder, place, manifest, clock, drop_removed=drop_removed)
 
 
 def restore_held(
@@ -113,6 +124,7 @@ def restore_held(
     clock: Clock,
     *,
     lost: bool = False,
+    drop_removed: bool = False,
     pause: Callable[[], None] = lambda: None,
 ) -> Restored:
     """Restore a snapshot that is whole and fits, in a work folder that is held.
@@ -121,9 +133,19 @@ def restore_held(
     raise to leave the restore as a crash would. Raises as ``restore``.
     """
     try:
-        return _Restore(loaded, folder, place, manifest, clock, lost=lost, pause=pause).run()
+        how = _How(lost, drop_removed, pause)
+        return _Restore(loaded, folder, place, manifest, clock, how).run()
     except OSError as error:
         raise unusable(folder.path, error) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _How:
+    """See ``restore_held``."""
+
+    lost: bool
+    drop_removed: bool
+    pause: Callable[[], None]
 
 
 class _Restore:
@@ -136,9 +158,7 @@ class _Restore:
         place: Place,
         manifest: Manifest,
         clock: Clock,
-        *,
-        lost: bool,
-        pause: Callable[[], None],
+        how: _How,
     ) -> None:
         self._loaded = loaded
         self._topology = loaded.topology
@@ -146,8 +166,9 @@ class _Restore:
         self._place = place
         self._manifest = manifest
         self._clock = clock
-        self._lost = lost
-        self._pause = pause
+        self._lost = how.lost
+        self._drop_removed = how.drop_removed
+        self._pause = how.pause
         self._views = ViewFile(folder.view)
         self._uid = folder.uid
 
@@ -155,11 +176,13 @@ class _Restore:
         version, view = self._views.read()
         own = self._is_own(view)
         with code_on_path(self._loaded.code_path), ExitStack() as stack:
-            sinks = []
+            today = []
             for declared in self._topology.spec.sinks:
-                sinks.append(make_sink(SinkSpec.of(declared, self._loaded.folder)))
-                stack.callback(sinks[-1].close)
-            shown = self._shown(sinks) if own else self._check_empty(sinks)
+                today.append(make_sink(SinkSpec.of(declared, self._loaded.folder)))
+                stack.callback(today[-1].close)
+            was = self._was_accepted() if own else None
+            sinks = [*today, *(self._removed(was, stack) if own else ())]
+            shown = self._shown(sinks) if own else self._check_empty(today)
             given_up = max((w for w in shown if w > self._manifest.window), default=None)
             last = self._last(shown) if own else None
             if own and view is not None:
@@ -169,7 +192,7 @@ class _Restore:
             tag = next_timeline(self._manifest.decoded.tag, view)
             if own:
                 self._retract(sinks, tag.execution)
-        opened = self._new_timeline(version, tag, last)
+        opened = self._new_timeline(version, tag, last, self._accepted(was))
         crash.reached("restore.opened")
         self._delete_left(opened)
         unmark(self._folder.path)
@@ -225,7 +248,22 @@ class _Restore:
             "with --workdir and other places for the sinks"
         )
 
-    def _shown(self, sinks: Sequence[Sink]) -> list[int]:
+    def _removed(self, was: Accepted | None, stack: ExitStack) -> Iterator[RemovedSink]:
+        """Sinks that were removed since the snapshot. Raises ``SinkError``."""
+        if self._drop_removed:
+            return
+
+        def make(declared: Document) -> Sink:
+            sink = kept_sink(declared, self._loaded.folder)
+            stack.callback(sink.close)
+            return sink
+
+        manifest, today = self._manifest, self._topology.document()
+        now, retired = (None, ()) if was is None else (was.components, was.retired)
+        for declared in removed(manifest, today, now, retired):
+            yield RemovedSink(declared, make, manifest, _GIVE_UP)
+
+    def _shown(self, sinks: Sequence[Shown]) -> list[int]:
         return last_shown(sinks, self._manifest, self._uid, _ELSEWHERE)
 
     def _check_empty(self, sinks: Sequence[Sink]) -> list[int]:
@@ -236,13 +274,12 @@ class _Restore:
 
     # -- doing it
 
-    def _retract(self, sinks: Sequence[Sink], execution: int) -> None:
+    def _retract(self, sinks: Sequence[Shown], execution: int) -> None:
         self._pause()
         take_back(sinks, self._manifest, execution, lambda: self._shown(sinks))
 
-    def _new_timeline(self, version: int, tag: Tag, last: int | None) -> View:
+    def _new_timeline(self, version: int, tag: Tag, last: int | None, accepted: Accepted) -> View:
         topology = self._topology
-        accepted = self._accepted()
         write_accepted(self._folder.accepted, accepted)
         write_json(self._folder.topology, checked.with_checksum(dict(accepted.topology)))
         with ExitStack() as stack:
@@ -292,12 +329,27 @@ class _Restore:
             if _SERVER.fullmatch(found.name) and found.name not in names:
                 shutil.rmtree(found, ignore_errors=True)
 
-    def _accepted(self) -> Accepted:
-        """The file as an edit of what the record was written for, which the next driver applies."""
+    def _was_accepted(self) -> Accepted | None:
+        """The file as an edit of what the work folder accepted last."""
+        accepted = read_accepted(self._folder.accepted, self._folder.topology)
+        return None if accepted is None else accept(accepted, self._topology.document())
+
+    def _accepted(self, was: Accepted | None) -> Accepted:
+        """The file as an edit of what the record was written for, which the next driver applies.
+
+        Where state was lost nobody wants to go back: what was removed and brought back since has
+        the life that it was given then. Sinks that were removed stay known, for a restore of an
+        older snapshot.
+        """
+        if self._lost and was is not None:
+            return was
         before = accept(None, dict(self._manifest.document))
         components = self._manifest.decoded.components or before.components
-        document = self._topology.document()
-        return accept(replace(before, components=components), document)
+        retired = () if was is None else was.retired
+        before = replace(before, components=components, retired=retired)
+        accepted = accept(before, self._topology.document())
+        known = {(one.name, one.number): one for one in accepted.retired}
+        return replace(accepted, retired=tuple(known.values()))
 
     def _swapped(self, version: int, view: View) -> int:
         swapped = self._views.cas(version, view)
