@@ -539,6 +539,36 @@ def test_a_restore_that_has_begun_needs_no_resource_any_more():
     assert (found.status.value, found.reason) == ("False", "Restoring")
 
 
+def test_another_snapshot_may_be_named_until_the_first_is_restored():
+    """Its driver has claimed the view for one that it finds damaged then."""
+    cluster = restored(place=PLACE, name="early")
+    cluster.settle()
+    assert cluster.view is not None
+    cluster.view = replace(cluster.view, phase=Phase.CREATING, timeline=2)  # type: ignore[arg-type]
+    cluster.restoring, cluster.forks = True, (Fork(2, 1, 5, "early", None, False, 0.0),)
+    text = "snapshot early: is damaged and not believed"
+    failed = {"phase": PodPhase.FAILED, "ready": False, "exit_code": 14, "message": text}
+    cluster.change("words-driver-1", **failed)
+    cluster.reconcile()
+    assert stalled(cluster) == "SnapshotRefused"
+    cluster.edit(restoreFrom={"place": PLACE, "name": "later"})
+    assert told_to(cluster, 2) == {"snapshot": "later", "place": PLACE, "topology": ""}
+    assert stalled(cluster) == ""
+
+
+def test_state_that_was_lost_is_no_reason_to_begin_with_another_snapshot():
+    cluster = restored(place=PLACE, name="early")
+    cluster.settle()
+    assert cluster.view is not None
+    cluster.view = replace(cluster.view, phase=Phase.CREATING, timeline=3)  # type: ignore[arg-type]
+    cluster.restoring, cluster.forks = True, (Fork(3, 2, 9, "auto", 11, True, 0.0),)
+    cluster.change("words-driver-1", deleting=True)
+    assert told_to(cluster, 2) is None
+    cluster.edit(restoreFrom={"place": PLACE, "name": "later"})
+    cluster.reconcile()
+    assert stalled(cluster) == "EditRefused"
+
+
 def test_a_driver_that_refuses_the_snapshot_says_so_at_once():
     cluster = restored(place=PLACE, name="early")
     cluster.reconcile()

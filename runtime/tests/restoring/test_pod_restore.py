@@ -34,6 +34,7 @@ from millrace.protocol.types import Components, DeadSegment, Member, Phase, Reco
 from millrace.restoring.pods import PodRestore, Surroundings
 from millrace.sinks import SinkUnavailableError
 from millrace.snapshots.places import FolderPlace
+from millrace.snapshots.reading import delete
 from millrace.snapshots.timelines import decoded
 from millrace.snapshots.writing import Subject, write_snapshot
 from millrace.state.client import StateClient
@@ -268,7 +269,7 @@ def test_who_dies_while_a_topology_begins_is_followed_by_one_that_goes_on(
     assert view.phase is (Phase.OPEN if opened else Phase.CREATING)
     assert view.restoring is not opened
     dies("")
-    # The next one may have been told of nothing, or of another snapshot.
+    # The next one may have been told of nothing.
     said = bench.restore(None).prepare()
     assert (said is None) is opened
     view = bench.view.view
@@ -276,6 +277,24 @@ def test_who_dies_while_a_topology_begins_is_followed_by_one_that_goes_on(
     assert (view.phase, view.timeline) == (Phase.OPEN, 2 if opened else 3)
     assert bench.record().sealed == 4
     assert bench.restore(EARLY).prepare() is None
+
+
+def test_another_snapshot_may_be_named_until_the_first_is_restored(bench: Bench, dies: Any) -> None:
+    bench.keep("early", 4, uid="another-life")
+    bench.keep("other", 6, uid="another-life")
+    dies("restore.put")
+    with pytest.raises(KilledError):
+        bench.restore(EARLY).prepare()
+    dies("")
+    delete(bench.place, "early")
+    for wanted in (EARLY, None):
+        with pytest.raises(SnapshotError, match="snapshot early: is not in"):
+            bench.restore(wanted).prepare()
+    said = bench.restore(RestoreSettings("other", "snapshots")).prepare()
+    assert said == "snapshot other is restored behind window 6, as timeline 3"
+    (fork,) = decoded(bench.view.beside(pods.TIMELINES))
+    assert (fork.snapshot, bench.record().sealed) == ("other", 6)
+    assert bench.view.beside(pods.RESTORING) is None
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,12 @@ from millrace_operator.reconcile.crew import (
 from millrace_operator.reconcile.driver import DriverPlan, Wanted, newest, plan_driver
 from millrace_operator.reconcile.edits import Edited, EditKind, edited, fingerprints
 from millrace_operator.reconcile.observe import Moment, Observed, Secrets
-from millrace_operator.reconcile.snapshots import begins_from, held_snapshots, plan_snapshots
+from millrace_operator.reconcile.snapshots import (
+    begins_from,
+    held_snapshots,
+    plan_snapshots,
+    was_open,
+)
 from millrace_operator.reconcile.troubles import Trouble
 
 STRANGERS_S = 2.0
@@ -104,7 +109,7 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
     if resource.paused:
         return Plan(tuple(_told(resource.status, paused_status(observed, moment.now))))
     owner = Owner(resource.name, resource.namespace, resource.uid, settings.version)
-    edit = edited(resource, observed.accepted, observed.view is not None)
+    edit = edited(resource, observed.accepted, was_open(observed))
     begins = begins_from(observed, edit.topology) if edit.topology is not None else None
     unfit = begins if isinstance(begins, Trouble) else None
     restore = None if isinstance(begins, Trouble) else begins

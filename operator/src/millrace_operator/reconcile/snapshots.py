@@ -42,6 +42,7 @@ from millrace.homes.documents import (
 )
 from millrace.homes.pods import DATA_FOLDER, Role
 from millrace.homes.settings import RestoreSettings
+from millrace.protocol.types import Phase
 from millrace.topology.checks.pods import lost_place
 from millrace.topology.model import StreamTopology
 from millrace_operator.api.resources import (
@@ -128,21 +129,32 @@ def held_snapshots(
             yield from _written(one, status)
 
 
+def was_open(observed: Observed) -> bool:
+    """Whether windows of the topology may ever have run. A view that is being created is its first
+    one, or that of a restore: then a fork says whether state had been lost."""
+    view = observed.view
+    if view is None or view.phase is not Phase.CREATING:
+        return view is not None
+    return any(fork.lost and fork.timeline == view.timeline for fork in observed.forks)
+
+
 def begins_from(observed: Observed, topology: StreamTopology) -> RestoreSettings | Trouble | None:
     """The snapshot that a topology has to begin with, or why that cannot be; None where it has
     done so, or begins with nothing.
 
-    One that has begun without it is given it, too: its driver refuses, so that somebody is told."""
+    One that has begun without it is given it, too: its driver refuses, so that somebody is told.
+    So is one whose driver has claimed a snapshot and not restored it: another may be named, until
+    windows run."""
     given, view = topology.spec.restore_from, observed.view
-    if given is None or observed.restoring:
-        return None
-    if view is not None and view.timeline > 1:
+    if given is None or (view is not None and view.timeline > 1 and was_open(observed)):
         return None
     of = given.topology or ""
     if given.snapshot is None:
         return RestoreSettings(given.name or "", given.place or "", of)
     path = "spec.restoreFrom.snapshot"
     found = next((one for one in observed.snapshots if one.name == given.snapshot), None)
+    if found is None and observed.restoring:
+        return None  # the driver needs no resource any more to go on
     if found is None:
         text = f"{path}: there is no TopologySnapshot {given.snapshot!r} in this namespace"
         return Trouble("SnapshotMissing", text)

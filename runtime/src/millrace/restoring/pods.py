@@ -16,8 +16,8 @@ the process dies right after    what follows
 the checks                      nothing has been changed: the next driver begins anew
 the view is claimed             no record of any member is ever read: the next driver finds the
                                 mark and begins again with a higher timeline; a topology that
-                                began with a snapshot with the same one, one that lost its state
-                                with that or an older one
+                                begins with a snapshot with the one that is named now, else the
+                                same, one that lost its state with that or an older one
 the sinks are fenced            the same; nothing of them has changed yet
 the sinks have retracted        the same; doing it again is nothing
 objects, record                 the same; they are written over
@@ -201,10 +201,18 @@ class PodRestore:
             return work(version, view)
         if begun.own:
             return self._own_life(version, view, begun)
-        return self._new_life(version, view, begun)
+        return self._new_life(version, view, self._wanted() or begun)
+
+    def _wanted(self) -> Begun | None:
+        """The snapshot that a new topology is to begin with. It goes before what was begun: nothing
+        was ever open with that, which may be deleted or damaged by now."""
+        wanted = self._told.restore
+        if wanted is None:
+            return None
+        return Begun(wanted.snapshot, wanted.place, 0, own=False, topology=wanted.topology)
 
     def _prepare(self, version: int, view: View | None) -> str | None:
-        wanted = self._told.restore
+        wanted = self._wanted()
         if wanted is None:
             return None
         if view is not None and (view.phase is not Phase.CREATING or view.timeline > 1):
@@ -215,8 +223,7 @@ class PodRestore:
                     "anew, with sinks that hold nothing"
                 )
             return None
-        begun = Begun(wanted.snapshot, wanted.place, 0, own=False, topology=wanted.topology)
-        return self._new_life(version, view, begun)
+        return self._new_life(version, view, wanted)
 
     def _lost(self, version: int, view: View | None) -> str:
         self._check_fruitless()
