@@ -49,7 +49,7 @@ from millrace.protocol.types import (
     View,
 )
 from millrace.snapshots.places import FolderPlace, _explained
-from millrace.snapshots.reading import entries, load, read_part
+from millrace.snapshots.reading import delete, entries, load, read_part
 from millrace.snapshots.retention import Retention, own_name
 from millrace.snapshots.timelines import Fork
 from millrace.snapshots.writing import Subject, write_snapshot
@@ -540,6 +540,20 @@ def test_where_the_restores_are_not_known_old_ones_stay(
     told = bench.next()
     assert told.kind == "SnapshotsKept"
     assert told.text == "old snapshots stay for now: timelines.json: cannot be read"
+    bench.performer.close()
+
+
+def test_one_that_somebody_deleted_is_taken_again_though_nothing_was_sealed_since(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    bench = Bench(server, tmp_path / "snapshots", every_s=0.001, retention=Retention(2))
+    bench.gate.open.set()
+    bench.seal()
+    due(bench)
+    (name,) = bench.place.folders()
+    delete(bench.place, name)
+    assert f"snapshot {name} is taken behind window 1" in due(bench).text
+    assert bench.place.folders() == [name]
     bench.performer.close()
 
 

@@ -136,7 +136,6 @@ class SnapshotTaker:
         self._thread: threading.Thread | None = None
         self._began_s: float | None = None
         self._due_s = math.inf
-        self._last: tuple[int, int] | None = None
 
     # -- beside the machine
 
@@ -378,10 +377,8 @@ class SnapshotTaker:
         """None where nothing was sealed since the last snapshot, of those that were ``found``."""
         for left in reversed(range(TRIES)):
             record = self._hold()
-            version = record.tag.timeline, record.sealed
             try:
-                if job is None and (version == self._last or is_kept(found, record)):
-                    self._last = version
+                if job is None and is_kept(found, record):
                     return None
                 name = own_name(record) if job is None else job.request.name or ""
                 subject = self._subject(record, "" if job is None else job.token)
@@ -392,8 +389,6 @@ class SnapshotTaker:
                     raise
                 log.warning("a snapshot is begun again: %s", error)
             else:
-                if job is None:
-                    self._last = version
                 return manifest
             finally:
                 self._release()
