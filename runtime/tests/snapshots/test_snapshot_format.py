@@ -9,14 +9,14 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from snapshot_parts import COMPONENTS, UID, K, Objects, content, empty, shown, subject, unpublished
 
-from millrace import checked
+from millrace import checked, durable
 from millrace.errors import ExitCode, NewerFormatError, SnapshotError, SnapshotsAwayError
 from millrace.protocol.record import needed_objects
 from millrace.restoring.fit import candidates
@@ -337,7 +337,6 @@ def test_a_newer_format_is_refused_as_such(place: Place) -> None:
     [
         {"window": 8},
         {"uid": "other"},
-        {"name": "other"},
         {"parts": []},
         {"record": "{}"},
         {"kind": "Record"},
@@ -394,6 +393,155 @@ def test_folders_of_others_are_no_snapshots_and_never_deleted(place: Place) -> N
         reading.delete(place, "one")
     assert place.read("one", "thesis.txt") == b"all of it"
     assert restorable(place, "one")
+
+
+class Between(FolderPlace):
+    """Calls ``act`` once, right before the first removal of a part."""
+
+    act: Callable[[], object] | None = None
+
+    def _between(self) -> None:
+        act, self.act = self.act, None
+        if act is not None:
+            act()
+
+    def remove(self, folder: str, file: str) -> None:
+        if file != reading.MANIFEST:
+            self._between()
+        super().remove(folder, file)
+
+    def remove_all(self, folder: str, files: Sequence[str]) -> None:
+        self._between()
+        super().remove_all(folder, files)
+
+
+class Late(FolderPlace):
+    """A writer whose manifest comes to be, and is looked behind, while ``who`` deletes."""
+
+    def __init__(self, root: Path, who: Callable[[Place, str], None]) -> None:
+        super().__init__(root)
+        self.who = who
+
+    def create(self, folder: str, file: str, data: bytes) -> bool:
+        deleter = Between(self.root)
+        seen: list[str] = []
+
+        def finished() -> None:
+            assert FolderPlace.create(self, folder, file, data)
+            seen.extend(self.files(folder))
+
+        deleter.act = finished
+        self.who(deleter, folder)
+        assert deleter.act is None
+        self.seen: dict[str, int | None] | None = dict.fromkeys(seen)
+        return True
+
+    def sizes(self, folder: str) -> dict[str, int | None]:
+        seen = getattr(self, "seen", None)
+        return super().sizes(folder) if seen is None else seen
+
+
+@pytest.mark.parametrize("who", [reading.delete, reading.discard])
+def test_one_that_is_finished_while_it_is_deleted_is_none(
+    tmp_path: Path, who: Callable[[Place, str], None]
+) -> None:
+    """Its writer looked behind the manifest before the parts went, and tells it as taken."""
+    written(Late(tmp_path, who))
+    place = FolderPlace(tmp_path)
+    assert place.folders() == []
+    written(place)
+    assert restorable(place, "one")
+
+
+def test_one_that_does_not_name_what_was_cleared_stays(tmp_path: Path) -> None:
+    place = Between(tmp_path)
+    place.write("one", f"{'0' * 64}.arrow", b"part")
+    place.act = lambda: written(FolderPlace(tmp_path))
+    reading.discard(place, "one")
+    assert restorable(place, "one")
+
+
+def test_none_is_written_into_somebody_else_s_folder(place: Place) -> None:
+    """Nor is it deleted then."""
+    place.write("notes", "thesis.txt", b"all of it")
+    with pytest.raises(SnapshotError, match=r"'thesis.txt', .* Move it away, or give another name"):
+        written(place, "notes")
+    assert place.files("notes") == ["thesis.txt"]
+
+
+def test_what_a_kill_leaves_of_the_manifest_is_no_file_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = FolderPlace(tmp_path)
+    written(place)
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)
+    with monkeypatch.context() as context:
+        context.setattr(os, "link", lambda *_: (_ for _ in ()).throw(FileExistsError()))
+        assert not durable.create(tmp_path / "one" / reading.MANIFEST, b"{")
+    monkeypatch.undo()
+    assert any("-" in name for name in place.files("one"))
+    reading.delete(place, "one")
+    assert place.folders() == []
+
+
+def test_a_symbolic_link_is_no_snapshot_and_harms_none(tmp_path: Path) -> None:
+    place = FolderPlace(tmp_path)
+    written(place)
+    (tmp_path / "latest").symlink_to("one")
+    assert [entry.name for entry in reading.entries(place)] == ["one"]
+    with pytest.raises(SnapshotError, match=r"latest is a symbolic link, so nothing was changed"):
+        reading.delete(place, "latest")
+    assert restorable(place, "one")
+
+
+def test_a_copy_under_another_name_says_so(tmp_path: Path) -> None:
+    place = FolderPlace(tmp_path)
+    written(place)
+    (tmp_path / "one").rename(tmp_path / "moved")
+    (entry,) = reading.entries(place)
+    assert "is a copy of snapshot one, and a snapshot has one name; call the folder one" in (
+        entry.fault
+    )
+    assert not entry.damaged
+    with pytest.raises(SnapshotError, match="is a copy of snapshot one"):
+        reading.load(place, "moved")
+    (tmp_path / "moved").rename(tmp_path / "one")
+    assert restorable(place, "one")
+
+
+@pytest.mark.parametrize("fault", [errno.EPERM, errno.ENOTSUP])
+def test_without_hard_links_nothing_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: int
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(fault, os.strerror(fault))
+
+    monkeypatch.setattr(os, "link", refused)
+    record, held = content()
+    objects = Objects(held)
+    with pytest.raises(SnapshotError, match=r"has no hard links .*; name another place"):
+        write_snapshot(FolderPlace(tmp_path), "one", subject(record), objects, shown)
+    assert objects.read == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_writes_over_what_is_there_is_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of two who write at a time the one that finds the other's says so."""
+    place = StorePlace(f"memory://{uuid.uuid4().hex}/snapshots")
+    pipe_file = place._store.pipe_file
+    record, held = content()
+
+    def overtaken(path: str, value: bytes, mode: str = "overwrite", **more: object) -> None:
+        pipe_file(path, value)
+        if mode == "create":
+            pipe_file(path, other)
+
+    other = encode(replace(written(place, "other"), name="one"))
+    monkeypatch.setattr(place._store, "pipe_file", overtaken)
+    with pytest.raises(SnapshotError, match="snapshot one: there is one of that name"):
+        write_snapshot(place, "one", subject(record, created=5.0), Objects(held), shown)
 
 
 def test_what_cannot_be_a_snapshot_is_left_out(tmp_path: Path) -> None:
@@ -546,6 +694,28 @@ def test_retention_goes_by_count_and_age_and_leaves_what_is_not_its_own(place: P
     # The newest stays, however old it is.
     assert out(3, 5.0, now_s=99_999.0) == [old[1], old[0]]
     assert other not in out(1, 0.0, now_s=99_999.0)
+
+
+def test_damaged_ones_go_once_enough_newer_ones_are_whole(place: Place) -> None:
+    names = [taken(place, window) for window in (9, 10, 100, 101)]
+    newer, copy = own_name(replace(empty(), sealed=3)), own_name(replace(empty(), sealed=4))
+    place.write(names[1], reading.MANIFEST, b"{")
+    text = json.loads(place.read(names[0], reading.MANIFEST) or b"")
+    place.write(newer, reading.MANIFEST, json.dumps({**text, "format": FORMAT + 1}).encode())
+    place.write(copy, reading.MANIFEST, place.read(names[0], reading.MANIFEST) or b"")
+    record = replace(empty(), tag=replace(empty().tag, execution=4))
+    found = reading.entries(place)
+
+    def out(keep: int, *forks: Fork) -> list[str]:
+        line = line_to(forks, 2 if forks else 1)
+        return outdated(found, record, Retention(keep), 0.0, line)
+
+    assert out(3) == []
+    assert out(2) == [names[0], names[1]], "two newer ones are whole"
+    assert newer not in out(1)
+    assert copy not in out(1)
+    # Those that a restore left are no reason.
+    assert names[1] not in out(2, Fork(2, 1, 9, "s", None, True, 0.0))
 
 
 def test_what_a_user_called_much_like_its_own_is_not_the_topology_s(place: Place) -> None:

@@ -6,10 +6,11 @@
     <place>/<name>/<digest>.letters   an object of dead letters
     <place>/<name>/manifest.json      the record of the window, and every part with its digest
 
-The manifest is created last and exclusively, and a folder without one is no snapshot. Parts are
-called by the digest of their content, so that two who write the same snapshot, one of them an old
-driver that wakes up, never write different bytes under one name. Somebody may delete what has no
-manifest yet, so who creates it looks before and behind whether every part is there.
+The manifest is created last, exclusively where the place can do that, and a folder without one is
+no snapshot. Parts are called by the digest of their content, so that two who write the same
+snapshot, one of them an old driver that wakes up, never write different bytes under one name.
+Somebody may delete what has no manifest yet, so who creates it looks before and behind whether
+every part is there, and who deletes takes a manifest away behind the parts that has come meanwhile.
 
 =============================  =================================================================
 the process dies               what is left

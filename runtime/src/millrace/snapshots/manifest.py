@@ -122,10 +122,15 @@ def encode(manifest: Manifest) -> bytes:
     return json.dumps(document, indent=1).encode()
 
 
+class MisnamedError(SnapshotError):
+    """The manifest of a snapshot that has another name."""
+
+
 def decode(data: bytes, name: str, where: str) -> Manifest:
     """The manifest of the snapshot ``name``, which was read from ``where``.
 
-    Raises ``NewerFormatError``, and ``SnapshotError`` for anything that was not written as it is.
+    Raises ``NewerFormatError``, ``MisnamedError`` for one that has another name, and
+    ``SnapshotError`` for anything that was not written as it is.
     """
     told = f"snapshot {name}: {where}"
     try:
@@ -143,7 +148,7 @@ def decode(data: bytes, name: str, where: str) -> Manifest:
         fields = checked.verified(found, required=True)
         del fields["kind"], fields["format"]
         manifest = _ADAPTER.validate_json(json.dumps(fields))
-        _check_whole(manifest, name)
+        _check_whole(manifest)
     except NewerFormatError:
         raise
     except (ValidationError, ProtocolError, ValueError, LookupError, TypeError) as error:
@@ -151,14 +156,17 @@ def decode(data: bytes, name: str, where: str) -> Manifest:
         raise SnapshotError(
             f"{told} is damaged and not believed ({why}); take another snapshot"
         ) from error
+    if manifest.name != name:
+        raise MisnamedError(
+            f"{told} is a copy of snapshot {manifest.name}, and a snapshot has one name; call the "
+            f"folder {manifest.name} again, or delete the copy"
+        )
     return manifest
 
 
-def _check_whole(manifest: Manifest, name: str) -> None:
+def _check_whole(manifest: Manifest) -> None:
     """What the manifest says must agree with its record."""
     record = manifest.decoded
-    if manifest.name != name:
-        raise ValueError(f"it is the manifest of {manifest.name!r}")
     if (manifest.uid, manifest.window) != (record.uid, record.sealed):
         raise ValueError("it is of another window or topology than its record")
     if record.unpublished or record.published != record.sealed:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,12 +18,15 @@ from typing import Any, Protocol
 from millrace import durable
 from millrace.addresses import local_path, place_of
 from millrace.errors import SnapshotError, SnapshotsAwayError
+from millrace.modes import private_opener
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class Place(Protocol):
-    """Folders of files. Every method raises ``SnapshotsAwayError``."""
+    """Folders of files. Every method raises ``SnapshotsAwayError``, one that removes something
+    ``SnapshotError`` for a name that leads elsewhere."""
 
     shown: str
 
@@ -49,6 +53,10 @@ class Place(Protocol):
 
     def create(self, folder: str, file: str, data: bytes) -> bool:
         """Write a file; ``False`` where it was there before, which is left as it is."""
+        ...
+
+    def try_create(self, folder: str, file: str) -> None:
+        """Raise ``SnapshotError`` where ``create`` cannot be had at all, whatever is there."""
         ...
 
     def remove(self, folder: str, file: str) -> None:
@@ -89,7 +97,8 @@ class FolderPlace:
         with _explained(self.shown, "listed"):
             if not self.root.exists():
                 return []
-            return sorted(one.name for one in self.root.iterdir() if one.is_dir())
+            found = (one for one in self.root.iterdir() if not one.is_symlink())
+            return sorted(one.name for one in found if one.is_dir())
 
     def files(self, folder: str) -> list[str]:
         with _explained(self.shown, "listed"):
@@ -123,13 +132,39 @@ class FolderPlace:
             self._make(folder)
             return durable.create(self.root / folder / file, data)
 
+    def try_create(self, folder: str, file: str) -> None:
+        with _explained(self.shown, "written"):
+            self._make(folder)
+            # Called like what ``durable.create`` leaves behind if it is killed.
+            tries = [self.root / folder / f".{file}.-.{secrets.token_hex(8)}" for _ in range(2)]
+            try:
+                with open(tries[0], "xb", opener=private_opener):
+                    pass
+                self._try_link(*tries)
+            finally:
+                for one in tries:
+                    one.unlink(missing_ok=True)
+
+    def _try_link(self, old: Path, new: Path) -> None:
+        try:
+            os.link(old, new)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            raise SnapshotError(
+                f"snapshots in {self.shown}: the file system has no hard links ({error.strerror}), "
+                "without which two could write one snapshot; name another place"
+            ) from error
+
     def remove(self, folder: str, file: str) -> None:
+        self._refuse_link(folder)
         with _explained(self.shown, "cleared"):
             if (self.root / folder).is_dir():
                 (self.root / folder / file).unlink(missing_ok=True)
                 durable.sync_folder(self.root / folder)
 
     def remove_all(self, folder: str, files: Sequence[str]) -> None:
+        self._refuse_link(folder)
         with _explained(self.shown, "cleared"):
             if (self.root / folder).is_dir():
                 for file in files:
@@ -141,6 +176,13 @@ class FolderPlace:
                     if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
                         raise
                 durable.sync_folder(self.root)
+
+    def _refuse_link(self, folder: str) -> None:
+        if (self.root / folder).is_symlink():
+            raise SnapshotError(
+                f"snapshot {folder}: {self.root / folder} is a symbolic link, so nothing was "
+                "changed; name what it leads to, or remove the link"
+            )
 
     def _make(self, folder: str) -> None:
         durable.make_folders(self.root / folder)
@@ -196,7 +238,11 @@ class StorePlace:
                 self._store.pipe_file(self._at(folder, file), data, mode="create")
             except FileExistsError:
                 return False
-            return True
+        # Not every store refuses to write over what is there; of two who write the later one wins.
+        return self.read(folder, file) == data
+
+    def try_create(self, folder: str, file: str) -> None:
+        """A store says nothing of that; see ``create``."""
 
     def remove(self, folder: str, file: str) -> None:
         with _explained(self.shown, "cleared"):

@@ -15,6 +15,7 @@ from millrace.errors import (
 )
 from millrace.snapshots.manifest import (
     Manifest,
+    MisnamedError,
     SnapshotPart,
     check_name,
     decode,
@@ -26,20 +27,22 @@ from millrace.snapshots.places import Place
 MANIFEST = "manifest.json"
 
 _FILE = r"([0-9a-f]{64}\.(arrow|letters)|manifest\.json)"
-_OURS = re.compile(rf"{_FILE}|\.{_FILE}\.([0-9]+\.[0-9]+\.new|[0-9a-f]{{16}})")
+_OURS = re.compile(rf"{_FILE}|\.{_FILE}\.([0-9]+\.[0-9]+\.new|(-\.)?[0-9a-f]{{16}})")
 """What lies in the folder of a snapshot: its files, and drafts of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """What lies under a name: a snapshot, or (``fault``) why it is none; ``away`` where that is not
-    known, since it cannot be read now; ``denied`` where that is not allowed."""
+    known, since it cannot be read now; ``denied`` where that is not allowed; ``damaged`` where it
+    never will be one."""
 
     name: str
     manifest: Manifest | None
     fault: str = ""
     unfinished: bool = False
     away: SnapshotsAwayError | None = None
+    damaged: bool = False
 
     @property
     def denied(self) -> bool:
@@ -73,7 +76,7 @@ def load(place: Place, name: str) -> Manifest:
     """The manifest of a snapshot. Raises ``SnapshotError``, ``NewerFormatError``."""
     manifest = find(place, name)
     if manifest is None and (files := place.files(name)):
-        _check_ours(place, name, files)
+        check_ours(place, name, files)
         raise SnapshotError(
             f"snapshot {name} in {place.shown}: was never finished, so it is not believed; it may "
             "still be written, else delete it"
@@ -102,7 +105,8 @@ def entries(place: Place, wanted: Callable[[str], bool] = lambda _: True) -> lis
             found.append(Entry(name, None, str(error), away=error))
             continue
         except (SnapshotError, NewerFormatError) as error:
-            found.append(Entry(name, None, str(error)))
+            damaged = not isinstance(error, NewerFormatError | MisnamedError)
+            found.append(Entry(name, None, str(error), damaged=damaged))
             continue
         if manifest is not None:
             found.append(Entry(name, manifest))
@@ -149,7 +153,8 @@ def faults(
 
 
 def delete(place: Place, name: str) -> None:
-    """Delete a snapshot, or what is left of one; the manifest goes first.
+    """Delete a snapshot, or what is left of one; the manifest goes first, and again behind the
+    parts, since who writes it may have made one that found them all.
 
     Raises ``SnapshotError``, also where nothing lies under that name, and where files lie there
     that no snapshot has: then nothing is deleted.
@@ -158,10 +163,11 @@ def delete(place: Place, name: str) -> None:
     files = place.files(name)
     if not files:
         load(place, name)
-    _check_ours(place, name, files)
+    check_ours(place, name, files)
     place.remove(name, MANIFEST)
     crash.reached("snapshot.unlisted")
     place.remove_all(name, files)
+    place.remove_all(name, (MANIFEST,))
 
 
 def discard(place: Place, name: str) -> None:
@@ -178,7 +184,19 @@ def discard(place: Place, name: str) -> None:
         if place.read(name, MANIFEST) is not None:
             return
         place.remove(name, file)
+        if _names(place, name, file):
+            # It came to be as the part went, so its writer may have found all: it is none.
+            place.remove(name, MANIFEST)
     place.remove_all(name, ())
+
+
+def _names(place: Place, name: str, file: str) -> bool:
+    """Whether there is a snapshot that has this file."""
+    try:
+        manifest = believed(place, name)
+    except NewerFormatError:
+        return False
+    return manifest is not None and file in {part.file for part in manifest.parts}
 
 
 def _foreign(files: Sequence[str]) -> list[str]:
@@ -186,10 +204,10 @@ def _foreign(files: Sequence[str]) -> list[str]:
     return [file for file in files if not _OURS.fullmatch(file)]
 
 
-def _check_ours(place: Place, name: str, files: Sequence[str]) -> None:
+def check_ours(place: Place, name: str, files: Sequence[str]) -> None:
+    """Raises ``SnapshotError`` where one of the files of a folder is somebody else's."""
     if foreign := _foreign(files):
         raise SnapshotError(
             f"snapshot {name}: the folder {place.shown}/{name} holds {foreign[0]!r}, which is no "
-            "file of a snapshot; nothing was changed. Move it away, or name a snapshot that list "
-            "shows"
+            "file of a snapshot; nothing was changed. Move it away, or give another name"
         )

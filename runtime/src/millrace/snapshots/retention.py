@@ -71,7 +71,8 @@ def outdated(
     found: Iterable[Entry], record: Record, retention: Retention, now_s: float, line: Line
 ) -> list[str]:
     """Names of those to be deleted, which are the topology's own. What a user asked for stays.
-    ``line`` is what led to ``record``, whose driver has no ``successor``."""
+    ``line`` is what led to ``record``, whose driver has no ``successor``. A damaged one goes, by
+    the age that its name tells, once there are as many newer ones on this line as are kept."""
     mine = [entry for entry in found if is_own(entry.name, record.uid)]
     whole = [e for e in mine if e.manifest is not None and e.manifest.uid == record.uid]
     whole.sort(key=lambda entry: (not line.lacks(*_age(entry)), _age(entry)), reverse=True)
@@ -83,7 +84,16 @@ def outdated(
             retention.max_age_s is not None and age_s > retention.max_age_s
         ):
             late.append(entry.name)
+    good = [_age(entry) for entry in whole if not line.lacks(*_age(entry))]
+    for entry in mine:
+        if entry.damaged and sum(age > _named_age(entry.name) for age in good) >= retention.keep:
+            late.append(entry.name)
     return late
+
+
+def _named_age(name: str) -> tuple[int, int]:
+    """The age of an own snapshot that only its name tells."""
+    return _life(name)[0], int(name.rpartition(".")[2])
 
 
 def _age(entry: Entry) -> tuple[int, int]:

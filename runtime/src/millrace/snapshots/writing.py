@@ -25,7 +25,7 @@ from millrace.snapshots.manifest import (
     encode,
 )
 from millrace.snapshots.places import Place
-from millrace.snapshots.reading import MANIFEST, discard, find
+from millrace.snapshots.reading import MANIFEST, check_ours, discard, find
 
 Fetch = Callable[[str, int, str], bytes]
 """Gives an object of a (name, mask of key groups, digest of its bytes or ""), from a copy with that
@@ -59,7 +59,9 @@ def write_snapshot(
     known = find(place, name)
     if known is not None:
         return _same(known, subject)
+    check_ours(place, name, place.files(name))
     try:
+        place.try_create(name, MANIFEST)
         return _written(place, name, subject, fetch, shown)
     except BaseException:
         with suppress(MillraceError):
