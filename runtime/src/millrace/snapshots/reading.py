@@ -167,7 +167,8 @@ def delete(place: Place, name: str) -> None:
     place.remove(name, MANIFEST)
     crash.reached("snapshot.unlisted")
     place.remove_all(name, files)
-    place.remove_all(name, (MANIFEST,))
+    place.remove(name, MANIFEST)
+    place.remove_all(name, ())
 
 
 def discard(place: Place, name: str) -> None:
