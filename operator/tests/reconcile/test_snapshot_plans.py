@@ -533,10 +533,16 @@ def test_a_restore_that_has_begun_needs_no_resource_any_more():
     cluster.view = replace(cluster.view, phase=Phase.CREATING, timeline=2)  # type: ignore[arg-type]
     cluster.restoring = True
     del cluster.snapshots["early"]
-    cluster.reconcile()
-    assert stalled(cluster) == ""
+    for forks in ((), (Fork(2, 1, 5, "early-0a1b2c3d", None, False, 0.0),)):
+        cluster.forks = forks
+        cluster.reconcile()
+        assert stalled(cluster) == ""
     (found,) = (c for c in cluster.status.conditions if c.type == "Restored")
     assert (found.status.value, found.reason) == ("False", "Restoring")
+    # Another one that is named does need it.
+    cluster.edit(restoreFrom={"snapshot": "later"})
+    cluster.reconcile()
+    assert stalled(cluster) == "SnapshotMissing"
 
 
 def test_another_snapshot_may_be_named_until_the_first_is_restored():

@@ -37,6 +37,7 @@ from millrace.homes.documents import (
     Request,
     delete_token,
     is_named_for,
+    may_be_of,
     named_for,
     take_token,
 )
@@ -153,7 +154,7 @@ def begins_from(observed: Observed, topology: StreamTopology) -> RestoreSettings
         return RestoreSettings(given.name or "", given.place or "", of)
     path = "spec.restoreFrom.snapshot"
     found = next((one for one in observed.snapshots if one.name == given.snapshot), None)
-    if found is None and observed.restoring:
+    if found is None and observed.restoring and _claimed(observed, given.snapshot):
         return None  # the driver needs no resource any more to go on
     if found is None:
         text = f"{path}: there is no TopologySnapshot {given.snapshot!r} in this namespace"
@@ -171,6 +172,14 @@ def begins_from(observed: Observed, topology: StreamTopology) -> RestoreSettings
         text = f"{path}: {given.snapshot} is not ready{why}"
         return Trouble("SnapshotNotReady", text)
     return RestoreSettings(status.snapshot, status.place, of)
+
+
+def _claimed(observed: Observed, name: str) -> bool:
+    """Whether the restore that has begun may be of the snapshot of a resource that is gone."""
+    view = observed.view
+    at = None if view is None else view.timeline
+    claimed = next((one.snapshot for one in observed.forks if one.timeline == at), None)
+    return claimed is None or may_be_of(claimed, name)
 
 
 class _Planner:

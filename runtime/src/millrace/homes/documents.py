@@ -143,6 +143,12 @@ def is_named_for(snapshot: str, uid: str) -> bool:
     return snapshot.endswith(_named_end(uid))
 
 
+def may_be_of(snapshot: str, name: str) -> bool:
+    """Whether a snapshot is called as that of a resource ``name`` is, of whatever uid, or as one
+    that a topology takes by itself, whose resource has the same name."""
+    return snapshot == name or snapshot[: -len(_named_end("0" * 8))] == name[:_LONGEST]
+
+
 def _named_end(uid: str) -> str:
     return f"-{uid[:8]}"
 
