@@ -130,7 +130,7 @@ class Cluster:
         )
         return Observed(
             resource,
-            tuple(self.pods.values()),
+            tuple(self._shown(pod) for pod in self.pods.values()),
             dict(self.nodes),
             tuple(self.children.values()),
             self.accepted,
@@ -149,6 +149,13 @@ class Cluster:
             writer=self.writer,
             secrets=self.secrets(),
         )
+
+    def _shown(self, pod: Pod) -> Pod:
+        """As it is seen: Kubernetes' node controller calls pods of silent nodes not ready, and the
+        operator asks none of them which incarnation it is."""
+        if self.nodes.get(pod.node or "") is not False:
+            return pod
+        return replace(pod, ready=False, run_id=None)
 
     def secrets(self) -> Secrets | None:
         """What the topology's Secret holds, where there is one."""
@@ -402,12 +409,15 @@ class Cluster:
         """Whether a driver is one: what stands by goes by the pods that it sees."""
         if not pod.standby or pod.name == self.writer:
             return True
-        if pod.deleting or self.pods.get(pod.name) != pod or self._cut_off(pod):
+        if pod.deleting or not self._there(pod) or self._cut_off(pod):
             return False
-        others = [p for p in self.pods.values() if p.component is Role.DRIVER and p != pod]
+        others = [p for p in self.pods.values() if p.component is Role.DRIVER and p.uid != pod.uid]
         if any(p.index > pod.index for p in others):
             return False
         return all(p.deleting or p.phase is PodPhase.FAILED for p in others)
+
+    def _there(self, pod: Pod) -> bool:
+        return (found := self.pods.get(pod.name)) is not None and found.uid == pod.uid
 
     def _cut_off(self, pod: Pod) -> bool:
         return pod.node is not None and not self.nodes.get(pod.node, False)

@@ -200,7 +200,7 @@ CASES = [
     Case(
         "a state server's node is lost: it may live, and stays until the view does without it",
         node_of("words-state-1"),
-        ["propose state-0 state-2 acker-0 acker-1"],
+        ["apply PodDisruptionBudget words-state", "propose state-0 state-2 acker-0 acker-1"],
         ["warning StateServerLost", "warning NodeLost"],
     ),
     Case(
@@ -535,7 +535,7 @@ def test_a_lost_state_server_is_replaced_when_the_view_has_moved():
     node_of("words-state-1")(cluster)
     cluster.reconcile()
     cluster.drive()
-    assert done(cluster) == ["apply PodDisruptionBudget words-state", "force words-state-1"]
+    assert done(cluster) == ["force words-state-1"]
     assert "create Pod words-state-1" in done(cluster)
     cluster.settle()
     assert {m.name for m in cluster.view.target} == {f"words-state-{n}" for n in range(3)}
@@ -1940,21 +1940,66 @@ def test_nothing_is_moved_while_most_nodes_are_silent():
     cluster = settled()
     there = {name: pod.uid for name, pod in cluster.pods.items()}
     cluster.nodes = dict.fromkeys(cluster.nodes, False)
-    for name in cluster.pods:
-        cluster.change(name, ready=False)
-    assert done(cluster) == []
+    # Nobody knows whether the servers are those that hold the copies, so that none may be evicted.
+    assert done(cluster) == ["apply PodDisruptionBudget words-state"]
     assert conditions(cluster)["Ready"] == ("False", "NodesSilent")
     assert "DriverGone" not in reasons(cluster)
     driver = cluster.pods["words-driver-1"]
     beside = {name for name, pod in cluster.pods.items() if pod.node == driver.node}
     # The way is back, but for the node of the driver.
     cluster.nodes = dict.fromkeys(cluster.nodes, True) | {str(driver.node): False}
-    for name, pod in cluster.pods.items():
-        cluster.change(name, ready=pod.node != driver.node)
     cluster.settle()
     assert "words-driver-2" in cluster.pods
     moved = {n for n, uid in there.items() if n not in cluster.pods or cluster.pods[n].uid != uid}
     assert moved <= beside
+
+
+def spread(**spec: Any) -> Cluster:
+    """Settled, with each state server and acker of a number on a node of its own."""
+    cluster = settled(**spec)
+    for name in cluster.pods:
+        cluster.change(name, node=f"node-{name[-1]}")
+    cluster.settle()
+    return cluster
+
+
+def test_who_was_proposed_stays_so_while_most_nodes_are_silent():
+    """One node of three answers: with two copies the view would shrink to its server."""
+    cluster = spread(ackers={"replicas": 3})
+    before = cluster.proposal
+    cluster.nodes |= {"node-1": False, "node-2": False}
+    assert not any(word.startswith("propose") for word in done(cluster))
+    assert cluster.proposal == before
+    assert not {"StateServerLost", "AckerLost"}.intersection(reasons(cluster))
+    # One that ends where the node answers is dead all the same.
+    cluster.change("words-state-0", phase=PodPhase.FAILED)
+    assert "propose state-1 state-2 acker-0 acker-1 acker-2" in done(cluster)
+
+
+def test_who_was_not_proposed_is_not_while_most_nodes_are_silent():
+    cluster = spread(ackers={"replicas": 3})
+    for name in ("words-state-1", "words-acker-1"):
+        cluster.change(name, ready=False)
+    assert "propose state-0 state-2 acker-0 acker-2" in done(cluster)
+    for name in ("words-state-1", "words-acker-1"):
+        cluster.change(name, ready=True)
+    cluster.nodes |= {"node-1": False, "node-2": False}
+    assert not any(word.startswith("propose") for word in done(cluster))
+    # Its address is another one: the pod of that name is another one.
+    cluster.change("words-state-2", address="10.0.0.9")
+    assert "propose state-0 acker-0 acker-2" in done(cluster)
+
+
+def test_one_that_leaves_goes_on_to_while_most_nodes_are_silent():
+    cluster = spread()
+    cluster.change("words-state-1", deleting=True)
+    cluster.reconcile()
+    proposal = cluster.proposal
+    assert proposal is not None
+    assert [member.name for member in proposal.leaving or ()] == ["words-state-1"]
+    cluster.nodes |= {"node-1": False, "node-2": False}
+    cluster.reconcile()
+    assert cluster.proposal == proposal
 
 
 def test_a_node_that_is_gone_is_lost_while_most_are_silent():

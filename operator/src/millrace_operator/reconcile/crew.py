@@ -228,7 +228,7 @@ def proposal(
     ]
     staying = [pod for pod in servers if not pod.deleting]
     told, before = observed.told, observed.proposal
-    proposed = before.members if before is not None else ()
+    proposed, named_before = (before.members, before.ackers) if before is not None else ((), ())
     members = _members(observed, staying, proposed) if count.servers else ()
     copies = topology.spec.state_servers.copies
     view = observed.view
@@ -240,13 +240,17 @@ def proposal(
     if count.servers and (not members or (first and len(members) < count.servers)):
         return None
     ackers = [p for p in observed.of(Role.ACKER) if _wanted(p, topology, count.ackers)]
-    alive = tuple(pod.name for pod in ackers if observed.alive(pod) and pod.ready)
+    answering = (p for p in ackers if p.ready or (observed.kept(p) and p.name in named_before))
+    alive = tuple(pod.name for pod in answering if observed.alive(pod))
     last = before.number if before is not None else 0
     named = {member.name for member in members}
     nodes = tuple((pod.name, pod.node) for pod in staying if pod.name in named and pod.node)
     rest = [pod for pod in observed.of(Role.STATE_SERVER) if pod not in staying]
     there = view.target if view is not None else ()
-    leaving = tuple(member for member in _members(observed, rest) if member in there)
+    left = (before.leaving or ()) if before is not None else ()
+    kept = [pod for pod in rest if observed.kept(pod)]
+    going = *_members(observed, rest), *_members(observed, kept, (*proposed, *left))
+    leaving = tuple(member for member in going if member in there)
     made = Proposal(members, alive, last, nodes, leaving or None, tuning)
     if before is not None and not {*(before.leaving or ())}.intersection(there):
         # Those that have left by now need not be told of again.
@@ -281,14 +285,16 @@ def _members(
 ) -> tuple[Member, ...]:
     """The incarnations in those of some pods that run as far as anyone knows and answer, to go on
     doing so or not. One whose node calls it ready and that does not say which it is, to an operator
-    that has just begun and asks all of them for example, is who it was ``before``."""
+    that has just begun and asks all of them for example, is who it was ``before``. So is one of a
+    silent node where most are: Kubernetes calls its pods not ready, and nobody asks them."""
     known = {(member.name, member.url): member for member in before}
     found = []
     for pod in pods:
-        if not (observed.runs(pod) and pod.ready and pod.address is not None):
+        kept = observed.kept(pod)
+        if not (observed.runs(pod) and (pod.ready or kept) and pod.address is not None):
             continue
         url = state_url(pod.address)
-        if pod.run_id is not None:
+        if pod.run_id is not None and not kept:
             found.append(Member(pod.name, pod.run_id, url))
         elif (pod.name, url) in known:
             found.append(known[pod.name, url])

@@ -234,6 +234,11 @@ class Observed:
         """Whether its node is there and does not answer."""
         return self.nodes is not None and self.nodes.get(pod.node or "") is False
 
+    def kept(self, pod: Pod) -> bool:
+        """Whether its node is silent like most: it counts as what it was before, whatever is said
+        of it now."""
+        return self.most_silent and self.silent(pod)
+
     def alive(self, pod: Pod) -> bool:
         """Whether it runs as far as anyone knows and is to go on doing so."""
         return self.runs(pod) and not pod.deleting
