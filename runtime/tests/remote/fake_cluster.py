@@ -122,8 +122,8 @@ class FakeCluster:
         data = {pods.VIEW_VERSION: "4", pods.VIEW: encode_view(view).decode()}
         self.config_map(pods.view_map("words"), **data)
 
-    def propose(self, *members: Member) -> None:
-        text = json.dumps(codec.encode(Proposal(members, ("words-acker-0",), 1)))
+    def propose(self, *members: Member, leaving: tuple[Member, ...] | None = None) -> None:
+        text = json.dumps(codec.encode(Proposal(members, ("words-acker-0",), 1, leaving=leaving)))
         self.config_map(pods.inbox_map("words"), **{pods.PROPOSAL: text})
 
     def running(self) -> None:

@@ -30,7 +30,7 @@ from millrace.local.inspect.reading import committed_record, fetch, fetch_parts
 from millrace.pods.reading import OwnServerReading, serve_readers
 from millrace.protocol.codec import encode_record
 from millrace.protocol.server import Found, Stamped
-from millrace.protocol.types import DeadSegment, Record, Segment, Stamp, Tag
+from millrace.protocol.types import DeadSegment, Member, Record, Segment, Stamp, Tag
 from millrace.remote import servers
 from millrace.remote.cluster import ClusterError, connect
 from millrace.remote.servers import reachable
@@ -162,6 +162,16 @@ def test_without_a_driver_the_next_one_does_it(words: FakeCluster) -> None:
     done = words.called("dead-letters", "drop", "-t", "words", *PLACE, "--all")
     expected = "1 dead letter will be dropped by the next driver, no driver is alive now\n"
     assert done.stdout == expected, done.stderr
+
+
+def test_a_server_that_leaves_is_read_until_the_view_is_without_it(
+    words: FakeCluster, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers, "PATIENCE_S", 0.1)
+    another = Member("words-state-1", "run-2", "redis://10.0.0.2:6379")
+    words.propose(another, leaving=(server.address.member(),))
+    with reachable(find(connect(None, None), "words")) as (client,):
+        assert client.get(None, ["large"]) == (Found(LARGE),)
 
 
 def test_what_is_in_the_way_is_said(words: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:

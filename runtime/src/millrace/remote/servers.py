@@ -91,7 +91,10 @@ def members_of(topology: RemoteTopology) -> list[Member]:
     def look() -> tuple[list[str], dict[str, Member]]:
         with topology.speaking():
             proposal = topology.inbox.proposal()
-        alive = {m.name: m for m in proposal.members} if proposal is not None else {}
+        alive: dict[str, Member] = {}
+        if proposal is not None:
+            # Those that leave serve until the view is open without them.
+            alive = {m.name: m for m in (*(proposal.leaving or ()), *proposal.members)}
         view = topology.view()
         if view is None:
             raise ClusterError(
