@@ -383,3 +383,19 @@ def test_of_figures_that_cannot_be_read_nothing_is_known():
     assert reading.status_of(None) is None
     with pytest.raises(NewerFormatError):
         codec.decode(Status, newer)
+
+
+@pytest.mark.parametrize(
+    ("condition", "ready_s"),
+    [
+        ({"status": "True", "lastTransitionTime": "2026-02-01T00:00:30Z"}, 30.0),
+        ({"status": "False", "lastTransitionTime": "2026-02-01T00:00:30Z"}, 0.0),
+        ({"status": "True", "lastTransitionTime": None}, 0.0),
+        ({"status": "True"}, 0.0),
+    ],
+)
+def test_since_when_a_pod_is_ready(condition: dict[str, Any], ready_s: float):
+    found = pod("words-state-0", "state-server", conditions=[{"type": "Ready", **condition}])
+    read = reading.pod_of(found, NOW)
+    assert read is not None
+    assert read.ready_s == ready_s

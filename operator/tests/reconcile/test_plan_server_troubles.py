@@ -9,6 +9,7 @@ from memory_cluster import Cluster, summary
 
 from millrace.homes.documents import ServerTrouble
 from millrace.homes.pods import Role
+from millrace_operator.reconcile.crew import UNKNOWN_S
 from millrace_operator.reconcile.observe import PodPhase
 
 OWN: dict[str, Any] = {
@@ -210,3 +211,50 @@ def test_a_driver_that_failed_says_nothing_more():
     cluster.change("words-driver-1", phase=PodPhase.FAILED, ready=False, exit_code=1)
     assert any("words-driver-2" in word for word in summary(cluster.reconcile()))
     assert conditions(cluster)["StateAvailable"][:2] == ("True", "AllReady")
+
+
+def test_a_ready_server_that_the_operator_does_not_hear_from_is_told():
+    """It comes back with another address, and nothing of it is proposed: the view would do without
+    it for ever."""
+    cluster = Cluster()
+    cluster.settle()
+    lost = cluster.pods.pop("words-state-2")
+    cluster.reconcile()
+    cluster.run("words-state-2", str(lost.node))
+    cluster.change("words-state-2", run_id=None, address="10.0.9.9", ready_s=UNKNOWN_S - 1)
+    cluster.drive()
+    cluster.reconcile()
+    assert conditions(cluster)["StateAvailable"][:2] == ("True", "Moving")
+    cluster.change("words-state-2", ready_s=UNKNOWN_S)
+    cluster.reconcile()
+    told = conditions(cluster)
+    assert told["StateAvailable"][:2] == told["Ready"][:2] == ("False", "StateServerUnknown")
+    for named in ("2 of 3", "words-state-2", str(lost.node), "8081", "network policies"):
+        assert named in told["StateAvailable"][2]
+    assert "StateServerUnknown" in reasons(cluster)
+    cluster.change("words-state-2", run_id="another")
+    cluster.settle()
+    assert conditions(cluster)["StateAvailable"][:2] == ("True", "AllReady")
+
+
+def test_a_topology_that_waits_for_its_first_servers_says_which_is_not_heard_from():
+    cluster = Cluster()
+    cluster.reconcile()
+    cluster.progress()
+    cluster.change("words-state-1", run_id=None, ready_s=UNKNOWN_S)
+    cluster.reconcile()
+    cluster.reconcile()
+    told = conditions(cluster)
+    assert cluster.proposal is None
+    assert told["Ready"][:2] == ("False", "StateServerUnknown")
+    assert "words-state-1" in told["Ready"][2]
+
+
+def test_a_server_that_an_operator_which_has_begun_does_not_hear_from_yet_is_who_it_was():
+    cluster = Cluster()
+    cluster.settle()
+    for number in range(3):
+        cluster.change(f"words-state-{number}", run_id=None, ready_s=1000.0)
+    cluster.reconcile()
+    assert "StateServerUnknown" not in reasons(cluster)
+    assert conditions(cluster)["StateAvailable"][0] == "True"

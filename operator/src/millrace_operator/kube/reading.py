@@ -193,6 +193,7 @@ def pod_of(found: Object, now: datetime, run_id: str | None = None) -> Pod | Non
         metadata.get("annotations", {}).get(DIGEST, ""),
         _started(status),
         _age_s(metadata, now),
+        _ready_s(status, now),
     )
 
 
@@ -294,6 +295,13 @@ def _lived_s(status: Object, now: datetime) -> float:
 def _age_s(metadata: Object, now: datetime) -> float:
     made = metadata.get("creationTimestamp")
     return math.inf if not made else -until_s(made, now)
+
+
+def _ready_s(status: Object, now: datetime) -> float:
+    """For how long it has been ready; 0 for one that is not, or does not say since when."""
+    times = [c.get("lastTransitionTime") for c in _conditions(status) if c["type"] == "Ready"]
+    is_ready = any(c["type"] == "Ready" and c["status"] == "True" for c in _conditions(status))
+    return -until_s(times[0], now) if is_ready and times[0] else 0.0
 
 
 def _started(status: Object) -> bool:

@@ -21,7 +21,7 @@ from millrace_operator.api.resources import (
 from millrace_operator.api.times import rfc3339, until_s
 from millrace_operator.builders.naming import Owner, selector_text
 from millrace_operator.reconcile.actions import Announce
-from millrace_operator.reconcile.crew import Sizes, all_copied
+from millrace_operator.reconcile.crew import Sizes, all_copied, unknown_server
 from millrace_operator.reconcile.driver import newest
 from millrace_operator.reconcile.observe import Observed, Pod, PodPhase, Resource
 from millrace_operator.reconcile.troubles import Trouble, executor_trouble, first_trouble
@@ -368,6 +368,8 @@ def _state_available(observed: Observed, owner: Owner, standing: Standing) -> Fa
         # What an operator sees of a server is not what a driver does: it may answer and be full.
         text = "; ".join(one.text for one in troubles)
         return Fact(kind, False, troubles[0].kind, text, True)
+    if fact.holds and (unknown := unknown_server(observed, wanted)) is not None:
+        return Fact(kind, False, unknown.reason, unknown.message, True)
     view = observed.view
     if not fact.holds or wanted == 0 or view is None:
         # Without a view there is no state.

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from millrace.homes.documents import AckerAdvice, Proposal, Status
-from millrace.homes.pods import Role, inbox_map, pod_name, state_url
+from millrace.homes.pods import HEALTH_PORT, Role, inbox_map, pod_name, state_url
 from millrace.homes.tuning import Tuning
 from millrace.protocol.ackerload import AckerBounds
 from millrace.protocol.types import Member, Phase, View
@@ -36,11 +36,15 @@ from millrace_operator.builders.naming import Owner
 from millrace_operator.builders.pods import acker_pod, acker_print, state_server_pod
 from millrace_operator.reconcile.actions import Action, Announce, Create, DeletePod
 from millrace_operator.reconcile.observe import Observed, Pod
-from millrace_operator.reconcile.troubles import last_seen
+from millrace_operator.reconcile.troubles import Trouble, last_seen
 from millrace_operator.reconcile.unbegun import made_otherwise
 
 REJECTED_S = 10.0
 """So long a pod that ended before it ran is left, before another takes its place."""
+
+UNKNOWN_S = 30.0
+"""So long a state server may be ready without saying which incarnation it is: one that has just
+begun may be slow at its first answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +303,31 @@ def _members(
         elif (pod.name, url) in known:
             found.append(known[pod.name, url])
     return tuple(found)
+
+
+def unknown_server(observed: Observed, count: int) -> Trouble | None:
+    """The first of the state servers that are to be there which is ready, and has not been proposed
+    for a while, since the operator does not hear from it which incarnation it is."""
+    proposed = observed.proposal.members if observed.proposal is not None else ()
+    for pod in observed.of(Role.STATE_SERVER):
+        waits = pod.ready and observed.alive(pod) and pod.run_id is None
+        if not waits or pod.index >= count or pod.ready_s < UNKNOWN_S or observed.kept(pod):
+            continue
+        if not _members(observed, [pod], proposed):
+            text = (
+                f"{answering(observed, count)}; pod {pod.name} is ready on node {pod.node}, and "
+                f"does not tell the operator on port {HEALTH_PORT} which server it is, so that no "
+                "driver is told of it: let the operator's pod reach that port of it, through "
+                "network policies, a mesh and firewalls between nodes"
+            )
+            return Trouble("StateServerUnknown", text)
+    return None
+
+
+def answering(observed: Observed, count: int) -> str:
+    """How many state servers say which incarnation they are."""
+    seen = sum(pod.run_id is not None for pod in observed.of(Role.STATE_SERVER))
+    return f"{seen} of {count} state servers answer"
 
 
 def _came_back(observed: Observed, pod: Pod) -> bool:

@@ -71,7 +71,8 @@ class Pod:
     all that the pod was made with, empty for one of an operator that did not say so.
     ``reason`` and ``message`` say why it waits, failed or ended, ``exit_code`` how; ``lived_s`` is
     how long it ran. ``before`` says how its container ended before, if it came back just now;
-    ``started``: it has run, now or before. ``age_s`` is how long it has been there.
+    ``started``: it has run, now or before. ``age_s`` is how long it has been there, ``ready_s`` how
+    long it has been ready, 0 where that is not known.
     """
 
     name: str
@@ -95,6 +96,7 @@ class Pod:
     digest: str = ""
     started: bool = False
     age_s: float = math.inf
+    ready_s: float = 0.0
 
     @property
     def begun(self) -> bool:

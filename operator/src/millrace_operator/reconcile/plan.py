@@ -61,6 +61,7 @@ from millrace_operator.reconcile.conditions import (
 from millrace_operator.reconcile.crew import (
     Sizes,
     all_copied,
+    answering,
     executors,
     holds_state,
     lost_members,
@@ -414,7 +415,7 @@ def _outdated(
 
 
 def _waiting(observed: Observed, size: Sizes) -> str:
-    seen = sum(pod.run_id is not None for pod in observed.of(Role.STATE_SERVER))
-    if observed.view is None and seen < size.servers:
-        return f"{seen} of {size.servers} state servers answer"
+    known = sum(pod.run_id is not None for pod in observed.of(Role.STATE_SERVER))
+    if observed.view is None and known < size.servers:
+        return answering(observed, size.servers)
     return ""
