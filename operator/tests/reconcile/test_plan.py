@@ -25,7 +25,7 @@ from millrace_operator.api.times import rfc3339
 from millrace_operator.builders.naming import DIGEST
 from millrace_operator.reconcile.actions import Create
 from millrace_operator.reconcile.conditions import EXECUTORS_AWAY_S, LONGEST, spared_s
-from millrace_operator.reconcile.edits import fingerprint
+from millrace_operator.reconcile.edits import EditKind, edited, fingerprint
 from millrace_operator.reconcile.observe import PAUSED, Child, Observed, PodPhase
 from millrace_operator.reconcile.plan import plan
 from millrace_operator.reconcile.troubles import REASONS
@@ -1933,6 +1933,35 @@ def test_a_password_that_an_older_release_accepted_holds_up_no_other_edit():
     cluster.settle()
     assert conditions(cluster)["Ready"] == ("True", "AllReady")
     assert cluster.accepted.topology["spec"]["parallelism"] == 4
+
+
+def test_a_view_that_no_config_map_takes_is_refused_before_anything_is_made():
+    cluster = Cluster()
+    cluster.spec |= {"keyGroups": 4096, "stateServers": {"replicas": 8, "copies": 8}}
+    resource = replace(cluster.observed().resource, name="w" * 40)
+    found = edited(resource, None)
+    assert (found.kind, found.accepted) == (EditKind.INVALID, None)
+    for named in ("spec.keyGroups: 4096", "copies: 8", "40 characters", "fewer copies"):
+        assert named in found.text
+    cluster.edit(stateServers={"replicas": 8, "copies": 3})
+    first = edited(replace(cluster.observed().resource, name="w" * 40), None)
+    assert (first.kind, first.text) == (EditKind.FIRST, "")
+    again = edited(resource, first.accepted, begun=True)
+    assert (again.kind, again.accepted) == (EditKind.INVALID, first.accepted)
+
+
+def test_a_large_view_that_an_older_release_accepted_holds_up_no_other_edit():
+    cluster = Cluster()
+    cluster.spec |= {"keyGroups": 4096, "stateServers": {"replicas": 8, "copies": 3}}
+    first = edited(replace(cluster.observed().resource, name="w" * 40), None).accepted
+    assert first is not None
+    large = {"replicas": 8, "copies": 8}
+    spec = {**first.topology["spec"], "stateServers": large}
+    before = replace(first, topology={**first.topology, "spec": spec})
+    cluster.edit(stateServers=large, parallelism=4)
+    found = edited(replace(cluster.observed().resource, name="w" * 40), before, begun=True)
+    assert found.topology is not None
+    assert found.topology.spec.parallelism == 4
 
 
 def test_nothing_is_moved_while_most_nodes_are_silent():

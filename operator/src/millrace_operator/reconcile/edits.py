@@ -20,6 +20,7 @@ from millrace.homes.accepted import Accepted, accept
 from millrace.homes.pods import DATA_FOLDER
 from millrace.homes.tuning import Tuning, tuned_fields
 from millrace.topology.checks.pods import moved_files, on_cluster, plain_passwords
+from millrace.topology.checks.views import large_view, view_bytes
 from millrace.topology.edits import Edit, classify
 from millrace.topology.kinds.base import Effect
 from millrace.topology.load import parse
@@ -104,7 +105,8 @@ def edited(resource: Resource, before: Accepted | None, begun: bool = False) -> 
     # What an older release accepted can be edited still: another address would be another sink.
     known = {problem.value for problem in plain_passwords(was)} if was is not None else set()
     told = [problem for problem in plain_passwords(wanted) if problem.value not in known]
-    astray = [*on_cluster(wanted, DATA_FOLDER), *told]
+    grows = was is None or view_bytes(wanted) > view_bytes(was)
+    astray = [*on_cluster(wanted, DATA_FOLDER), *told, *(large_view(wanted) if grows else ())]
     if astray:
         return _kept(EditKind.INVALID, before, was, _shown([str(problem) for problem in astray]))
     if before is None or was is None:
