@@ -3,6 +3,10 @@
 A thread watches it. The watch is a hint only: it may be silent for ever without an error. So what
 it said last is believed for ``RESYNC_S`` and then read again, whatever the watch says.
 A change is known at once where the watch works, and within ``RESYNC_S`` where it does not.
+
+What is older than what is known is not believed of a watch, nor of a read that was under way when
+that became known. A read that began behind it says what there is, whatever its ``resourceVersion``:
+these fall where the API server's store is put back from a copy.
 """
 
 from __future__ import annotations
@@ -34,6 +38,8 @@ class WatchedMap:
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._held: Held | None = None
+        self._stored = 0
+        """How often something became known."""
         self._known_s = float("-inf")
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -45,7 +51,7 @@ class WatchedMap:
             self._begin()
             if self._clock.monotonic_s() - self._known_s <= RESYNC_S:
                 return self._held
-        return self._keep(self._map.read())
+        return self._reread()
 
     def latest(self) -> Held | None:
         """What it held when it was read last, without waiting for anybody; None before that too."""
@@ -71,18 +77,27 @@ class WatchedMap:
             self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
             self._thread.start()
 
-    def _keep(self, found: Held | None) -> Held | None:
-        """An answer that was overtaken by a later one is not believed."""
+    def _reread(self) -> Held | None:
         with self._lock:
-            if found is None or self._held is None or not _older(found, self._held):
+            begun = self._stored
+        return self._keep(self._map.read(), begun)
+
+    def _keep(self, found: Held | None, begun: int | None = None) -> Held | None:
+        """Of a read that was ``begun`` when so often something had become known; None of a watch.
+        An answer that was overtaken by a later one is not believed."""
+        with self._lock:
+            asked_behind = begun == self._stored
+            overtaken = found is not None and self._held is not None and _older(found, self._held)
+            if asked_behind or not overtaken:
                 self._held = found
+                self._stored += 1
             self._known_s = self._clock.monotonic_s()
             return self._held
 
     def _run(self) -> None:
         while not self._closed.is_set():
             try:
-                held = self._keep(self._map.read())
+                held = self._reread()
                 since = "0" if held is None else held.resource_version
                 for change in self._map.changes(since, WATCH_S, _SILENCE_S):
                     self._keep(change)
