@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -754,6 +755,79 @@ def test_requests_beside_the_proposal_are_left_as_they_are(world: World):
     assert world.proposal().ackers == ("words-acker-0",)
     data = world.api.objects[f"{CORE}/configmaps/words-inbox"]["data"]
     assert data["request.1"] == "mine"
+
+
+INBOX = f"{CORE}/configmaps/words-inbox"
+
+
+def between_check_and_write(world: World, happens: Callable[[], object], times: int = 1) -> None:
+    """What happens just before a proposal is written, the first ``times``."""
+    before, left = world.api.answer, [times]
+
+    def answered(method: str, path: str, body: Any = None, **more: Any) -> Any:
+        proposes = method == "PATCH" and path == INBOX and "proposal" in body["data"]
+        if proposes and left[0]:
+            left[0] -= 1
+            happens()
+        return before(method, path, body, **more)
+
+    world.api.answer = answered  # type: ignore[method-assign]
+
+
+def test_an_operator_that_stood_still_proposes_nothing_over_a_newer_proposal(world: World):
+    one, two = world.settle(), world.operator()
+
+    def ready(number: int, holds: bool) -> None:
+        name = f"words-acker-{number}"
+        world.pod(name)["status"] = running(name, str(holds))
+
+    def another_one_leads() -> None:
+        ready(1, True)
+        ready(0, False)
+        two.turn(KEY)
+
+    number = world.proposal().number
+    ready(1, False)
+    between_check_and_write(world, another_one_leads)
+    with pytest.raises(StaleError, match="another proposal"):
+        one.turn(KEY)
+    newer = world.proposal()
+    assert (newer.ackers, newer.number) == (("words-acker-1",), number + 1)
+
+
+def ask(world: World, token: str) -> None:
+    inbox = world.api.objects[INBOX]
+    world.api.put(INBOX, {**inbox, "data": {**inbox["data"], f"request.{token}": "mine"}})
+
+
+def test_a_request_that_comes_as_a_proposal_is_written_holds_it_up_no_longer(world: World):
+    operator = world.settle()
+    world.edit(ackers={"replicas": 1})
+    between_check_and_write(world, lambda: ask(world, "1"), times=2)
+    operator.turn(KEY)
+    assert world.proposal().ackers == ("words-acker-0",)
+    assert world.api.objects[INBOX]["data"]["request.1"] == "mine"
+
+
+def test_requests_that_come_all_the_time_end_a_turn_and_not_its_work(world: World):
+    operator = world.settle()
+    world.edit(ackers={"replicas": 1})
+    tokens = iter(range(100))
+    between_check_and_write(world, lambda: ask(world, str(next(tokens))), times=3)
+    with pytest.raises(StaleError):
+        operator.turn(KEY)
+    operator.turn(KEY)
+    assert world.proposal().ackers == ("words-acker-0",)
+
+
+def test_an_inbox_that_is_gone_is_made_before_anything_is_proposed(world: World):
+    operator = world.settle()
+    world.edit(ackers={"replicas": 1})
+    between_check_and_write(world, lambda: world.api.objects.pop(INBOX))
+    with pytest.raises(StaleError):
+        operator.turn(KEY)
+    operator.turn(KEY)
+    assert world.proposal().ackers == ("words-acker-0",)
 
 
 def test_nothing_is_done_on_the_ground_of_a_view_that_cannot_be_read(world: World):

@@ -2,14 +2,14 @@
 
 Every write stands under a condition that fails if the plan was made of something that is not true
 any more: the status under the topology's version, so that a number of a driver is written by one
-operator alone; deletions under uid and version; creations under a name. ``StaleError`` then ends
-the plan, and the next one is made of what is there; but where a pod that was to be deleted has
-changed meanwhile, as those of a lost node do all at once, or may not be deleted, it is raised
-behind the last action: a driver that the status speaks of shall not wait for it. A child that the
-API server does not take, or fails at as where an admission webhook does not answer, is noted: a
-pod, or the config map that it is told by, does not hold up the others, and a disruption budget, or
-a change of what stands there already, is raised behind the last action; anything else ends the
-plan, since what follows needs it.
+operator alone; a proposal under the inbox's; deletions under uid and version; creations under a
+name. ``StaleError`` then ends the plan, and the next one is made of what is there; but where a pod
+that was to be deleted has changed meanwhile, as those of a lost node do all at once, or may not be
+deleted, it is raised behind the last action: a driver that the status speaks of shall not wait for
+it. A child that the API server does not take, or fails at as where an admission webhook does not
+answer, is noted: a pod, or the config map that it is told by, does not hold up the others, and a
+disruption budget, or a change of what stands there already, is raised behind the last action;
+anything else ends the plan, since what follows needs it.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from millrace_operator.kube import kinds
 from millrace_operator.kube.events import Subject, announce
 from millrace_operator.kube.objects import Object, Objects, RefusedError, StaleError, owner_uid
 from millrace_operator.kube.observing import Seen
+from millrace_operator.kube.reading import NO_PROPOSAL, Inbox, inbox_of
 from millrace_operator.reconcile.actions import (
     Action,
     Announce,
@@ -56,6 +57,9 @@ from millrace_operator.reconcile.observe import Resource
 _DRIVEN_OUT = "is there already, and belongs to something else; delete or rename that"
 
 _UNANSWERED = "its creation is not answered, as where an admission webhook hangs"
+
+_TRIES = 3
+"""Writes of a proposal, between which requests were put beside it or taken away."""
 
 _LONG_S = 2.0
 """A creation that fails after so long waited for something: the API server gives a webhook ten
@@ -219,10 +223,32 @@ class Acting:
         self.objects.merge(path, {"data": {names.REQUEST_PREFIX + token: text}})
 
     def _propose(self, proposal: Proposal) -> None:
-        """Its keys alone: requests that lie beside them are others'."""
+        """Its keys alone: requests that lie beside them are others', and may come and go; but not
+        over a proposal that the plan knows nothing of, an operator's that leads by now."""
         resource = self.seen.observed.resource
         path = kinds.one("ConfigMap", resource.namespace, names.inbox_map(resource.name))
-        self.objects.merge(path, {"data": written(proposal)})
+        inbox = self.seen.inbox
+        for left in reversed(range(_TRIES)):
+            held = {"resourceVersion": (inbox or self._same_inbox(path)).version}
+            try:
+                self.objects.merge(path, {"metadata": held, "data": written(proposal)})
+            except StaleError:
+                if not left:
+                    raise
+                inbox = None
+            else:
+                return
+
+    def _same_inbox(self, path: str) -> Inbox:
+        """The inbox as it is now. Raises ``StaleError`` where it holds another proposal than the
+        plan was made of."""
+        there = self.objects.get(path)
+        now, before = inbox_of(there), self.seen.inbox
+        own = there is not None and owner_uid(there) == self.seen.observed.resource.uid
+        proposed = before.texts if before is not None else NO_PROPOSAL
+        if now is None or not own or now.texts != proposed:
+            raise StaleError(f"{path}: holds another proposal by now")
+        return now
 
 
 def _holds(there: Object | None, manifest: Object) -> bool:

@@ -62,13 +62,14 @@ class Orphans:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was observed, and at which versions: of the topology, and of pods by their uid; and what
-    the driver told, by the names of these events."""
+    """What was observed, and at which versions: of the topology, of pods by their uid, and of the
+    inbox; and what the driver told, by the names of these events."""
 
     observed: Observed
     version: str
     pod_versions: Mapping[str, str] = field(default_factory=dict)
     told: Mapping[str, RunEvent] = field(default_factory=dict)
+    inbox: reading.Inbox | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ def observe(objects: Objects, incarnations: Incarnations, key: Key, turn: Turn) 
     )
     versions = {pod["metadata"]["uid"]: pod["metadata"]["resourceVersion"] for pod in pods}
     version = found["metadata"]["resourceVersion"]
-    return Seen(observed, version, versions, reading.told_of(journal))
+    return Seen(observed, version, versions, reading.told_of(journal), reading.inbox_of(inbox))
 
 
 def topologies(objects: Objects, namespaces: Sequence[str]) -> list[Key]:

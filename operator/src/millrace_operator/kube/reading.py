@@ -7,6 +7,7 @@ import copy
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -366,6 +367,27 @@ def proposal_of(found: Object | None) -> Proposal | None:
 def proposes(found: Object | None) -> bool:
     """Whether there is a proposal, one that can be read or not."""
     return _data(found, names.PROPOSAL) is not None
+
+
+_PROPOSAL_KEYS = (names.PROPOSAL, names.NODES, names.TUNING)
+NO_PROPOSAL = (None,) * len(_PROPOSAL_KEYS)
+
+
+@dataclass(frozen=True, slots=True)
+class Inbox:
+    """At which version an inbox holds which proposal, as it is written: requests beside it come
+    and go."""
+
+    version: str
+    texts: tuple[str | None, ...]
+
+
+def inbox_of(found: Object | None) -> Inbox | None:
+    """None for one that is not there."""
+    if found is None:
+        return None
+    texts = tuple(_data(found, key) for key in _PROPOSAL_KEYS)
+    return Inbox(found["metadata"]["resourceVersion"], texts)
 
 
 def view_of(found: Object | None) -> View | None:
