@@ -2375,6 +2375,83 @@ def test_older_drivers_end():
     assert done(cluster) == ["delete words-driver-1"]
 
 
+VIEW_MAP = ("ConfigMap", "words-view")
+
+
+def begun_by_nobody(cluster: Cluster, **pod: Any) -> Cluster:
+    """With a driver's pod that has not begun to run, and no map of the view any more."""
+    cluster.reconcile()
+    assert cluster.status.driver is not None
+    assert cluster.status.driver.number == 1
+    if pod:
+        cluster.change("words-driver-1", **pod)
+    del cluster.children[VIEW_MAP]
+    cluster.reconcile()
+    return cluster
+
+
+def test_a_view_that_no_driver_can_have_written_is_made_anew():
+    for pod in ({}, {"reason": "Unschedulable"}, {"node": "node-0", "reason": "ErrImagePull"}):
+        cluster = begun_by_nobody(Cluster(), **pod)
+        assert VIEW_MAP in cluster.children
+        assert "StoreLost" not in reasons(cluster)
+        cluster.settle()
+        assert conditions(cluster)["Ready"] == ("True", "AllReady")
+
+
+def test_a_view_is_made_anew_where_every_driver_was_refused():
+    cluster = Cluster()
+    cluster.refused = {f"words-driver-{number}": "quota" for number in range(1, 99)}
+    for _ in range(12):
+        cluster.reconcile()
+        cluster.progress()
+    assert cluster.status.driver is not None
+    assert cluster.status.driver.number > 2
+    # What this operator knows of those before the last one is in the status alone.
+    last = f"words-driver-{cluster.status.driver.number}"
+    cluster.refusals = {last: cluster.refusals[last]}
+    del cluster.children[VIEW_MAP]
+    cluster.reconcile()
+    assert VIEW_MAP in cluster.children
+    cluster.refused.clear()
+    cluster.settle()
+    assert conditions(cluster)["Ready"] == ("True", "AllReady")
+
+
+@pytest.mark.parametrize(
+    "may_have",
+    [
+        lambda c: c.change("words-driver-1", phase=PodPhase.RUNNING, node="node-0"),
+        lambda c: c.change("words-driver-1", started=True),
+        lambda c: c.change("words-driver-1", phase=PodPhase.FAILED),
+        vanish("words-driver-1"),
+        node_of("words-driver-1"),
+        lambda c: c.change("words-driver-1", node="gone"),
+        lambda c: setattr(c, "told", Status(uid=c.uid, state="starting")),
+        lambda c: setattr(c, "window", 3),
+        lambda c: setattr(c, "status", c.status.model_copy(update={"epoch": 2})),
+        lambda c: setattr(c, "status", c.status.model_copy(update={"window": 0})),
+        lambda c: c.children.pop(("ConfigMap", "words-journal")),
+    ],
+    ids=[
+        *("runs", "ran", "ended", "is gone", "on a silent node", "on a node that is gone"),
+        *("a driver told", "a window", "an epoch", "a window in the status", "no journal"),
+    ],
+)
+def test_a_view_that_a_driver_may_have_written_is_never_made_anew(
+    may_have: Callable[[Cluster], Any],
+):
+    cluster = Cluster()
+    cluster.reconcile()
+    may_have(cluster)
+    del cluster.children[VIEW_MAP]
+    for _ in range(4):
+        cluster.reconcile()
+        cluster.now += timedelta(minutes=1)
+    assert VIEW_MAP not in cluster.children
+    assert conditions(cluster)["Stalled"] == ("True", "StoreLost")
+
+
 def test_a_driver_that_is_refused_again_and_again_is_tried_less_and_less_often():
     cluster = settled()
     del cluster.pods["words-driver-1"]

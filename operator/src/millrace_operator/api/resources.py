@@ -119,6 +119,11 @@ class DriverStatus(Part):
         0,
         description="Highest number that a driver pod was given, those included that stood by.",
     )
+    refused: Count = Field(
+        0,
+        description="Up to this number no driver pod was taken by the API server: none of them "
+        "ran.",
+    )
     standby: Count | None = Field(
         None,
         description="Number of the driver pod that stands by; written before the pod is created.",

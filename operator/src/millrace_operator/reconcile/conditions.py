@@ -95,8 +95,9 @@ def status_of(
         ackers=_ackers(observed, owner, standing.sizes),
         stateServers=_crew(observed.of(Role.STATE_SERVER), observed, standing.sizes.servers),
         executors=_crew(_executors(observed), observed, standing.executors),
-        window=observed.window,
-        epoch=observed.view.epoch if observed.view is not None else None,
+        # What was there once is known as long as the topology lives: maps may be deleted.
+        window=observed.window if observed.window is not None else before.window,
+        epoch=observed.view.epoch if observed.view is not None else before.epoch,
         lastSnapshot=before.last_snapshot,
     )
 

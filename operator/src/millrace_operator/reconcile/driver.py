@@ -106,6 +106,23 @@ def highest(observed: Observed) -> int:
     return max([newest(observed), given, *(pod.index for pod in observed.of(Role.DRIVER))])
 
 
+def none_has_begun(observed: Observed) -> bool:
+    """Whether no driver has run yet, so that none can have claimed anything: the pod of each number
+    was refused, or waits, on no node or on one that answers and would say that it runs."""
+    told = observed.resource.status.driver or DriverStatus()
+    pods = {pod.index: pod for pod in observed.of(Role.DRIVER)}
+    if observed.told is not None or any(pod.begun for pod in pods.values()):
+        return False
+    nodes = observed.nodes or {}
+    for number in range(told.refused + 1, highest(observed) + 1):
+        pod, name = pods.get(number), pod_name(observed.resource.name, Role.DRIVER, number)
+        if pod is None and name not in observed.refusals:
+            return False
+        if pod is not None and pod.node is not None and not nodes.get(pod.node, False):
+            return False
+    return True
+
+
 def plan_driver(observed: Observed, wanted: Wanted, now: datetime) -> DriverPlan:
     """What follows for the driver from what is seen."""
     before = observed.resource.status.driver
@@ -306,7 +323,10 @@ def _after_absence(
     if left_s > 0:
         return DriverPlan(status, wait_s=left_s)
     # Of one that the API server did not take the refusal is told, not that it is gone.
-    return _start(observed, wanted, status, None, now, quiet=name in observed.refusals)
+    quiet = name in observed.refusals
+    if quiet and none_has_begun(observed):
+        status = status.model_copy(update={"refused": status.number})
+    return _start(observed, wanted, status, None, now, quiet=quiet)
 
 
 def _by_clock(status: DriverStatus, now: datetime) -> DriverStatus:

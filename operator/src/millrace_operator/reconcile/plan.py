@@ -74,7 +74,13 @@ from millrace_operator.reconcile.crew import (
     sizes,
     spark_counts,
 )
-from millrace_operator.reconcile.driver import DriverPlan, Wanted, newest, plan_driver
+from millrace_operator.reconcile.driver import (
+    DriverPlan,
+    Wanted,
+    newest,
+    none_has_begun,
+    plan_driver,
+)
 from millrace_operator.reconcile.edits import Edited, EditKind, edited, fingerprints
 from millrace_operator.reconcile.observe import Moment, Observed, Secrets
 from millrace_operator.reconcile.snapshots import (
@@ -198,11 +204,14 @@ def _tuning(accepted: Accepted, topology: StreamTopology) -> Tuning | None:
 
 
 def _lost_store(observed: Observed, owner: Owner) -> Trouble | None:
-    """What must be there once a driver was started, and is not: only a user can bring it back."""
+    """What must be there once a driver was started, and is not: only a user can bring it back. A
+    map of the view in which no driver can have written anything is made anew."""
     if newest(observed) == 0:
         return None
     needed = [("Secret", names.secret(owner.name)), ("ConfigMap", names.view_map(owner.name))]
     lost = [f"{kind} {name}" for kind, name in needed if observed.child(kind, name) is None]
+    if _never_viewed(observed, owner):
+        lost = [one for one in lost if one != f"ConfigMap {names.view_map(owner.name)}"]
     if observed.accepted is None:
         lost.append(f"ConfigMap {accepted_name(owner)}")
     if not lost:
@@ -220,6 +229,18 @@ def _lost_store(observed: Observed, owner: Owner) -> Trouble | None:
             f"{KIND}, name {owner.name}, uid {owner.uid}, controller true"
         )
     return Trouble("StoreLost", "; ".join(texts))
+
+
+def _never_viewed(observed: Observed, owner: Owner) -> bool:
+    """Whether nothing can have been in a map of the view that is gone: the journal is there and no
+    driver has told anything, nor did anybody see a view or the process of a driver."""
+    status, journal = observed.resource.status, names.journal_map(owner.name)
+    seen = (status.epoch, status.window, observed.window, status.last_snapshot)
+    if any(one is not None for one in seen) or observed.forks:
+        return False
+    strange = f"ConfigMap {names.view_map(owner.name)}" in observed.strangers
+    there = observed.child("ConfigMap", journal) is not None
+    return there and not strange and none_has_begun(observed)
 
 
 def _taken_names(observed: Observed) -> Trouble | None:
