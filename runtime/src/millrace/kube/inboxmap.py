@@ -20,11 +20,18 @@ from millrace.homes import codec, pods
 from millrace.homes.documents import Nodes, Proposal, Request
 from millrace.homes.stores import PendingRequest
 from millrace.homes.tuning import Tuning
-from millrace.kube.configmaps import ConfigMap
+from millrace.kube.configmaps import ApiRefusedError, ConfigMap
 
 log = logging.getLogger(__name__)
 
 Data = Mapping[str, str]
+
+MOST_REQUESTS_BYTES = (1 << 20) - (1 << 16)
+"""What requests may fill of a ConfigMap: the rest is for a proposal, which may grow with as many
+members as there may be, and must not wait until a driver takes requests."""
+
+_LOOK_BYTES = 1 << 14
+"""After so many of its own a process looks anew what others have put beside them."""
 
 
 class InboxMap:
@@ -48,6 +55,9 @@ class InboxMap:
         self._seen: tuple[str | None, ...] = ()
         self._read: Proposal | None = None
         self._done: set[str] = set()
+        self._filled: int | None = None
+        self._asked = 0
+        """Bytes that lie there, and that were added here since that was looked at."""
 
     def propose(self, proposal: Proposal) -> None:
         self._map.merge(written(proposal))
@@ -82,8 +92,27 @@ class InboxMap:
     def ask(self, request: Request) -> str:
         # Tokens sort in the order of asking.
         token = f"{int(self._clock.now_s() * 1e9):020d}-{secrets.token_hex(4)}"
-        self._map.merge({pods.REQUEST_PREFIX + token: _text(request)})
+        key, text = pods.REQUEST_PREFIX + token, _text(request)
+        self._need(len(key) + len(text))
+        self._map.merge({key: text})
         return token
+
+    def _need(self, size: int) -> None:
+        """Raises ``ApiRefusedError`` where a request of so many bytes has no room."""
+
+        def lacks() -> bool:
+            return (self._filled or 0) + self._asked + size > MOST_REQUESTS_BYTES
+
+        if self._filled is None or self._asked > _LOOK_BYTES or lacks():
+            there = read_data(self._map).items()
+            self._filled, self._asked = sum(len(k) + len(v.encode()) for k, v in there), 0
+        if lacks():
+            raise ApiRefusedError(
+                f"ConfigMap {self._map.name}: has no room for more requests (it holds "
+                f"{self._filled} bytes, and {MOST_REQUESTS_BYTES} are for them) until a driver has "
+                "taken some; what was asked for before stays, ask for the rest when one runs"
+            )
+        self._asked += size
 
     def requests(self) -> Sequence[PendingRequest]:
         found = []
