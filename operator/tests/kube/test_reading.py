@@ -386,6 +386,26 @@ def test_of_figures_that_cannot_be_read_nothing_is_known():
 
 
 @pytest.mark.parametrize(
+    ("ready", "containers", "silenced"),
+    [
+        ("False", "True", True),
+        ("False", "False", False),
+        ("True", "True", False),
+        ("False", None, False),
+    ],
+)
+def test_a_pod_that_was_called_not_ready_for_its_nodes_silence(
+    ready: str, containers: str | None, silenced: bool
+):
+    """Kubernetes' node controller changes the one condition and not the other."""
+    found = [{"type": "Ready", "status": ready}]
+    found += [{"type": "ContainersReady", "status": containers}] if containers else []
+    read = reading.pod_of(pod("words-state-0", "state-server", conditions=found), NOW)
+    assert read is not None
+    assert (read.ready, read.silenced) == (ready == "True", silenced)
+
+
+@pytest.mark.parametrize(
     ("condition", "ready_s"),
     [
         ({"status": "True", "lastTransitionTime": "2026-02-01T00:00:30Z"}, 30.0),

@@ -2019,6 +2019,20 @@ def test_who_was_not_proposed_is_not_while_most_nodes_are_silent():
     assert "propose state-0 acker-0 acker-2" in done(cluster)
 
 
+def test_who_was_proposed_stays_so_until_the_kubelets_that_are_back_call_pods_ready():
+    """Nodes answer again some seconds before that."""
+    cluster = spread(ackers={"replicas": 3})
+    before = cluster.proposal
+    back = [name for name in cluster.pods if "state" in name or "acker" in name]
+    for name in back:
+        cluster.change(name, ready=False, silenced=True, run_id=None)
+    assert not any(word.startswith("propose") for word in done(cluster))
+    assert cluster.proposal == before
+    # Its readiness fails: that is said by a kubelet.
+    cluster.change("words-state-1", silenced=False)
+    assert "propose state-0 state-2 acker-0 acker-1 acker-2" in done(cluster)
+
+
 def test_one_that_leaves_goes_on_to_while_most_nodes_are_silent():
     cluster = spread()
     cluster.change("words-state-1", deleting=True)

@@ -168,7 +168,7 @@ def pod_of(found: Object, now: datetime, run_id: str | None = None) -> Pod | Non
     reason, message, exit_code = _why(status)
     if "deletionTimestamp" in metadata:
         reason, message = _driven_out(status) or (reason, message)
-    ready = any(c["type"] == "Ready" and c["status"] == "True" for c in _conditions(status))
+    ready = _holds(status, "Ready")
     before = _ended_before(status, now)
     if not reason and not ready and before is not None:
         reason, message, exit_code = before
@@ -195,6 +195,7 @@ def pod_of(found: Object, now: datetime, run_id: str | None = None) -> Pod | Non
         _started(status),
         _age_s(metadata, now),
         _ready_s(status, now),
+        not ready and _holds(status, "ContainersReady"),
     )
 
 
@@ -203,6 +204,10 @@ def _made_with(metadata: Object, spec: Object) -> str:
     container has is what it was given, or what somebody made of that."""
     noted: str = metadata.get("annotations", {}).get(MADE_WITH, "")
     return noted or next((one.get("image", "") for one in spec.get("containers") or []), "")
+
+
+def _holds(status: Object, condition: str) -> bool:
+    return any(c["type"] == condition and c["status"] == "True" for c in _conditions(status))
 
 
 def _conditions(status: Object) -> list[Object]:
@@ -301,8 +306,7 @@ def _age_s(metadata: Object, now: datetime) -> float:
 def _ready_s(status: Object, now: datetime) -> float:
     """For how long it has been ready; 0 for one that is not, or does not say since when."""
     times = [c.get("lastTransitionTime") for c in _conditions(status) if c["type"] == "Ready"]
-    is_ready = any(c["type"] == "Ready" and c["status"] == "True" for c in _conditions(status))
-    return -until_s(times[0], now) if is_ready and times[0] else 0.0
+    return -until_s(times[0], now) if _holds(status, "Ready") and times[0] else 0.0
 
 
 def _started(status: Object) -> bool:

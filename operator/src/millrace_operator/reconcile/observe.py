@@ -72,7 +72,8 @@ class Pod:
     ``reason`` and ``message`` say why it waits, failed or ended, ``exit_code`` how; ``lived_s`` is
     how long it ran. ``before`` says how its container ended before, if it came back just now;
     ``started``: it has run, now or before. ``age_s`` is how long it has been there, ``ready_s`` how
-    long it has been ready, 0 where that is not known.
+    long it has been ready, 0 where that is not known. ``silenced``: its containers are ready and it
+    is not, as Kubernetes leaves it whose node was silent, until its kubelet says so again.
     """
 
     name: str
@@ -97,6 +98,7 @@ class Pod:
     started: bool = False
     age_s: float = math.inf
     ready_s: float = 0.0
+    silenced: bool = False
 
     @property
     def begun(self) -> bool:
@@ -237,9 +239,9 @@ class Observed:
         return self.nodes is not None and self.nodes.get(pod.node or "") is False
 
     def kept(self, pod: Pod) -> bool:
-        """Whether its node is silent like most: it counts as what it was before, whatever is said
-        of it now."""
-        return self.most_silent and self.silent(pod)
+        """Whether its node is silent like most, or was until just now: it counts as what it was
+        before, whatever is said of it now."""
+        return pod.silenced or (self.most_silent and self.silent(pod))
 
     def alive(self, pod: Pod) -> bool:
         """Whether it runs as far as anyone knows and is to go on doing so."""
