@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from millrace.chaos.campaign import Campaign, Course, Kill, Pace
-from millrace.chaos.ledger import SinkVerdict, judge
+from millrace.chaos.ledger import SinkVerdict, Totals, judge
 from millrace.chaos.picture import check
 from millrace.chaos.plan import ChaosError, Strike, Together, VictimKind, label_of, plan
 from millrace.chaos.report import Report
@@ -354,7 +354,8 @@ def test_a_report_says_what_is_wrong_in_numbers_and_in_words() -> None:
     assert failure(Guarantee.AT_MOST_ONCE, missing) is None
     assert failure(Guarantee.AT_MOST_ONCE, twice) == "rows are doubled in b"
     few, many, other = (
-        judge([{"w": "a", "n": 7}], [{"w": "a", "n": n}], ["w"], ["n"]) for n in (5, 9, None)
+        judge([{"w": "a", "n": 7}], [{"w": "a", "n": n}], Totals(("w",), ("n",)))
+        for n in (5, 9, None)
     )
     assert failure(Guarantee.AT_LEAST_ONCE, few) == "rows are lost in b"
     assert failure(Guarantee.AT_LEAST_ONCE, many) is None

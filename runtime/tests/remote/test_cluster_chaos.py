@@ -704,12 +704,16 @@ def test_hashes_and_streams_are_read_as_rows_of_texts(server: EmbeddedServer) ->
         client.hset("millrace:sink:wc:{word}:[{kind}]", mapping={"uid": "u"})
         for number in range(2500):
             client.xadd("rows", {"n": number}, id=f"7-{number + 1}")
-    assert read_hashes(url, "wc:{word}:[{kind}]") == [
+    hashes = read_hashes(url, "wc:{word}:[{kind}]")
+    assert hashes.rows == [
         {"word": "a:b", "kind": "x", "n": "1", "last": "é"},
         {"word": "the", "kind": "a", "n": "3"},
     ]
-    assert read_stream(url, "rows") == [{"n": str(number)} for number in range(2500)]
-    assert read_stream(url, "nothing") == []
+    assert hashes.windows is None
+    entries = read_stream(url, "rows")
+    assert entries.rows == [{"n": str(number)} for number in range(2500)]
+    assert entries.windows == [7] * 2500
+    assert read_stream(url, "nothing").rows == []
 
 
 def test_an_address_that_is_not_there_is_said_without_its_password() -> None:
@@ -749,7 +753,7 @@ def test_a_password_by_reference_is_read_from_its_secret(
     topology = model({"name": "out", "redis": {**inside, "password": by_reference}})
     secret = connect(None, None).secret
     ([found], _) = readable_sinks(topology, (), {}, secret)
-    assert found.read() == [{"word": "a", "n": "1"}]
+    assert found.read().rows == [{"word": "a", "n": "1"}]
     cluster.objects[f"{CORE}/secrets/store"] = {"data": {"other": held}}
     with pytest.raises(ClusterError, match=r"secret store .*: it has no 'key' that is a text"):
         readable_sinks(topology, (), {}, secret)
@@ -768,7 +772,7 @@ def test_sinks_are_read_where_they_are_seen_from_here(tmp_path: Path) -> None:
     )
     places = (str(tmp_path), f"moved={tmp_path / 'mine'}")
     found, unread = readable_sinks(topology, places, {}, no_secret)
-    assert {sink.name: sink.read() for sink in found} == {
+    assert {sink.name: sink.read().rows for sink in found} == {
         "near": [{"in": "out"}],
         "whole": [{"in": "deep/out"}],
         "moved": [{"in": "mine"}],
@@ -908,7 +912,7 @@ def test_a_server_of_a_sink_must_answer_before_anything_is_killed(
     [found], unread = readable_sinks(
         find(connect(None, None), "words").model, (f"out={url_of(server)}",), {}, no_secret
     )
-    assert (found.read(), unread) == ([], ())
+    assert (found.read().rows, unread) == ([], ())
     with pytest.raises(ChaosError, match="--sinks-at out: is no address of a server"):
         readable_sinks(find(connect(None, None), "words").model, ("out=here",), {}, no_secret)
     assert deletions(cluster) == []

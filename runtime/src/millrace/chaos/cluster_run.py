@@ -46,7 +46,7 @@ class Readable:
     """A sink whose rows can be read from here, and how they are compared."""
 
     name: str
-    read: Callable[[], list[ledger.Row]]
+    read: Callable[[], ledger.Seen]
     compared: expected.Compared = expected.EVERY_ROW
 
 
@@ -183,7 +183,7 @@ def _places(sinks_at: Sequence[str], names: Sequence[str]) -> tuple[str | None, 
 
 def _reader(
     sink: Sink, place: str | None, data: str | None, secret: Callable[[SecretRef], str]
-) -> Callable[[], list[ledger.Row]] | None:
+) -> Callable[[], ledger.Seen] | None:
     settings = sink.settings
     if isinstance(settings, FilesSink):
         if place is None:
@@ -215,7 +215,7 @@ def _reader(
     return None
 
 
-def _rows(sinks: Sequence[Readable]) -> dict[str, list[ledger.Row]]:
+def _rows(sinks: Sequence[Readable]) -> dict[str, ledger.Seen]:
     found = {}
     for sink in sinks:
         try:

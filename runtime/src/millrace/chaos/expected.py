@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from millrace.chaos.ledger import Row, SinkVerdict, judge, read_rows
+from millrace.chaos.ledger import Row, Seen, SinkVerdict, Totals, judge, read_rows
 from millrace.chaos.plan import ChaosError
 from millrace.local.workdir import find_folder
 from millrace.topology.kinds.processor_aggregate import (
@@ -32,15 +32,14 @@ Expected = Mapping[str, Iterable[Row]]
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """How the rows of a sink are compared: ``last`` are the columns of which each key's last row
-    counts, none where every row does; ``counts`` are those of its columns that count records."""
+    """How the rows of a sink are compared: by the last row of each key of ``totals``, or where that
+    is None by every row."""
 
-    last: tuple[str, ...] = ()
-    counts: tuple[str, ...] = ()
+    totals: Totals | None = None
 
-    def judge(self, expected: Iterable[Row], seen: Iterable[Row]) -> SinkVerdict:
+    def judge(self, expected: Iterable[Row], seen: Seen) -> SinkVerdict:
         """Raises ``UnreadableError``."""
-        return judge(expected, seen, self.last, self.counts)
+        return judge(expected, seen.rows, self.totals, seen.windows)
 
 
 EVERY_ROW = Compared()
@@ -82,24 +81,29 @@ def judged_sinks(
 
 def compared(topology: StreamTopology, sink: Sink, last: Mapping[str, tuple[str, ...]]) -> Compared:
     """By its totals where that is what a sink shows, or where ``last`` says so of it."""
-    by, counts = _totals(topology, sink)
-    columns = last.get(sink.name, by)
-    return Compared(columns, counts if set(columns) == set(by) else ())
+    known = _totals(topology, sink)
+    columns = last.get(sink.name)
+    if columns is None or (known is not None and set(columns) == set(known.key)):
+        return Compared(known)
+    # A window shows no two rows of a finer key, either; of what else puts rows out it may.
+    return Compared(Totals(columns, once=known is not None and set(known.key) < set(columns)))
 
 
-def _totals(topology: StreamTopology, sink: Sink) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(key, counts) of the aggregate that a sink shows the changes of, if that is all it shows."""
+def _totals(topology: StreamTopology, sink: Sink) -> Totals | None:
+    """Of the aggregate that a sink shows the changes of, if that is all it shows."""
     producers = {one.name: one for one in topology.spec.processors}
     if len(sink.inputs) != 1 or sink.inputs[0].columns:
-        return (), ()
+        return None
     producer = producers.get(sink.inputs[0].producer)
     if producer is None:
-        return (), ()
+        return None
     settings = producer.settings
     if not isinstance(settings, AggregateSettings) or settings.emit is not Emit.CHANGES:
-        return (), ()
-    counting = [one for one in settings.columns if one.function is AggregateFunction.COUNT]
-    return tuple(producer.inputs[0].key), tuple(one.name for one in counting)
+        return None
+    counting = [one.name for one in settings.columns if one.function is AggregateFunction.COUNT]
+    key = tuple(producer.inputs[0].key)
+    # What has expired is counted anew.
+    return Totals(key, tuple(counting), once=True, rising=producer.ttl is None)
 
 
 def named_function(text: str, folder: Path) -> Callable[[Path], Expected]:
@@ -194,4 +198,4 @@ def run_twin(
         raise ChaosError(f"the twin ended with exit code {done.returncode}: {last[0][:500]}")
     figures = find_folder(place / "work").journal.status()
     roots = figures.totals.roots if figures.totals is not None else 0
-    return {sink.name: read_rows(shown / sink.name) for sink in sinks}, roots
+    return {sink.name: read_rows(shown / sink.name).rows for sink in sinks}, roots

@@ -13,11 +13,15 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 Row = Mapping[str, Any]
 
+_Found = TypeVar("_Found")
+
 _SHOWN = 5
+
+_PART = re.compile(r"part-(\d+)-\d+\..*")
 
 # Without this a field of more than 131,072 characters ends a reader.
 csv.field_size_limit(2**31 - 1)
@@ -28,11 +32,36 @@ class UnreadableError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """What a sink holds: its rows and the window that showed each of them, in their order.
+
+    ``windows`` is None where the sink does not tell.
+    """
+
+    rows: list[Row]
+    windows: list[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What is known of rows of which the last one of each ``key`` counts.
+
+    ``counts`` are the columns that count records. ``once``: a window shows a key once at most.
+    ``rising``: each row of a key counts more than the one before it.
+    """
+
+    key: tuple[str, ...]
+    counts: tuple[str, ...] = ()
+    once: bool = False
+    rising: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class SinkVerdict:
     """How many rows of a sink are lost, doubled, or there though nobody expects them (``wrong``).
 
     ``examples`` are lines for people, a few of each. Of ``totals`` only the last row of each key
-    was compared.
+    was compared with what is expected.
     """
 
     expected: int
@@ -49,7 +78,7 @@ class SinkVerdict:
         return not (self.lost or self.duplicated or self.wrong)
 
 
-def read_rows(folder: Path) -> list[Row]:
+def read_rows(folder: Path) -> Seen:
     """The rows of all files of a folder that a plain reader takes for data, in the order of their
     names, which is that of the windows. Raises ``UnreadableError``."""
     files = sorted(
@@ -57,10 +86,17 @@ def read_rows(folder: Path) -> list[Row]:
         for path in folder.rglob("*")
         if path.is_file() and not any(part[0] in "_." for part in path.relative_to(folder).parts)
     )
+    named = [_PART.fullmatch(path.name) for path in files]
+    rows: list[Row] = []
+    windows: list[int] = []
     try:
-        return [row for path in files for row in _rows_of(path)]
+        for path, name in zip(files, named, strict=True):
+            found = list(_rows_of(path))
+            rows += found
+            windows += [int(name[1]) if name else 0] * len(found)
     except (OSError, ValueError, csv.Error) as error:
         raise UnreadableError(f"{folder}: cannot be read as rows ({error})") from error
+    return Seen(rows, windows if all(named) else None)
 
 
 def _rows_of(path: Path) -> Iterator[Row]:
@@ -77,10 +113,10 @@ def _rows_of(path: Path) -> Iterator[Row]:
                 yield json.loads(line)
 
 
-def read_hashes(url: str, template: str, password: str | None = None) -> list[Row]:
+def read_hashes(url: str, template: str, password: str | None = None) -> Seen:
     """The hashes of a Redis-protocol server whose keys are like ``wc:{word}``: a row each, with the
-    columns of the key and a column for each field, all as texts. ``password`` counts where ``url``
-    has none. Raises ``UnreadableError``."""
+    columns of the key and a column for each field, all as texts. Which window wrote one it does not
+    tell. ``password`` counts where ``url`` has none. Raises ``UnreadableError``."""
     parts = re.split(r"\{([^{}]*)\}", template)
     pattern = "".join(
         re.escape(part) if at % 2 == 0 else "(.*)" if at == len(parts) - 2 else "(.*?)"
@@ -96,23 +132,26 @@ def read_hashes(url: str, template: str, password: str | None = None) -> list[Ro
                 fields = client.hgetall(key).items()
                 yield {**dict(zip(parts[1::2], found.groups(), strict=True)), **_texts(fields)}
 
-    return _of_server(url, password, rows)
+    return Seen(_of_server(url, password, rows))
 
 
-def read_stream(url: str, stream: str, password: str | None = None) -> list[Row]:
-    """The entries of a stream in their order: a row each, all values as texts. ``password`` counts
-    where ``url`` has none. Raises ``UnreadableError``."""
+def read_stream(url: str, stream: str, password: str | None = None) -> Seen:
+    """The entries of a stream in their order: a row each, all values as texts. An entry's id begins
+    with its window. ``password`` counts where ``url`` has none. Raises ``UnreadableError``."""
 
-    def rows(client: Any) -> Iterator[Row]:
+    def entries(client: Any) -> Iterator[tuple[bytes, Row]]:
         after = b"-"
-        while entries := client.xrange(stream, min=after, count=1000):
-            yield from (_texts(fields.items()) for _, fields in entries)
-            after = b"(" + entries[-1][0]
+        while found := client.xrange(stream, min=after, count=1000):
+            yield from ((name, _texts(fields.items())) for name, fields in found)
+            after = b"(" + found[-1][0]
 
-    return _of_server(url, password, rows)
+    found = _of_server(url, password, entries)
+    return Seen([row for _, row in found], [int(name.partition(b"-")[0]) for name, _ in found])
 
 
-def _of_server(url: str, password: str | None, rows: Callable[[Any], Iterator[Row]]) -> list[Row]:
+def _of_server(
+    url: str, password: str | None, rows: Callable[[Any], Iterator[_Found]]
+) -> list[_Found]:
     import redis
 
     try:
@@ -134,22 +173,29 @@ def _texts(fields: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 def judge(
     expected: Iterable[Row],
     seen: Iterable[Row],
-    last: Sequence[str] = (),
-    counts: Collection[str] = (),
+    totals: Totals | None = None,
+    windows: Sequence[int] | None = None,
 ) -> SinkVerdict:
-    """Compare rows as a bag; with ``last`` only the last row of each key of these columns counts.
+    """Compare rows as a bag; of ``totals`` only the last row of each key counts.
 
     A row that is there more often than expected is a duplicate; one that nobody expects is wrong.
-    With ``last`` a key is lost that has no row, or one that counts less than it should; it is a
-    duplicate where it counts more, and wrong with any other row. ``counts`` are the columns that
-    count records. What a sum, a mean or a least value that differs stands for nobody can tell: a
-    record that is lost may make it smaller or greater. Raises ``UnreadableError`` for rows without
-    the columns of ``last``.
+    Of totals a key is lost that has no row, or one that counts less than it should; it is a
+    duplicate where it counts more, and wrong with any other row. What a sum, a mean or a least
+    value that differs stands for nobody can tell: a record that is lost may make it smaller or
+    greater.
+
+    Where the ``windows`` of the rows are known, rows before the last ones are looked at, too: a
+    second one of a key that a window shows ``once``, and one whose counts were there before where
+    they are ``rising``, are duplicates, and one that counts less than the one before it is wrong.
+
+    Raises ``UnreadableError`` for rows without the columns of the key.
     """
     wanted, found = list(expected), list(seen)
-    if last:
-        return _judge_last(_latest(wanted, last), _latest(found, last), counts, len(found))
-    return _judge_bag(Counter(map(_text, wanted)), Counter(map(_text, found)))
+    if totals is None:
+        return _judge_bag(Counter(map(_text, wanted)), Counter(map(_text, found)))
+    strays = [] if windows is None else list(_strays(found, windows, totals))
+    latest = _latest(wanted, totals.key), _latest(found, totals.key)
+    return _judge_last(*latest, totals.counts, strays, len(found))
 
 
 def _judge_bag(wanted: Counter[str], found: Counter[str]) -> SinkVerdict:
@@ -167,25 +213,82 @@ def _judge_bag(wanted: Counter[str], found: Counter[str]) -> SinkVerdict:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Stray:
+    """A row of a key that does not fit behind those before it; whether it is the key's ``last``."""
+
+    key: str
+    last: bool
+    doubled: bool
+    told: str
+
+
+def _strays(rows: Sequence[Row], windows: Iterable[int], totals: Totals) -> Iterator[_Stray]:
+    """The rows of a sink in its order that show again what was shown, or less than that.
+
+    Raises ``UnreadableError`` for a row without the columns of the key.
+    """
+    counted = totals.counts if totals.rising else ()
+    keys = [_key(row, totals.key) for row in rows]
+    ends = {key: at for at, key in enumerate(keys)}
+    before: dict[str, tuple[int, tuple[int, ...] | None]] = {}
+    shown: set[tuple[str, tuple[int, ...]]] = set()
+    for at, (key, row, window) in enumerate(zip(keys, rows, windows, strict=True)):
+        counts = _counts(row, counted)
+        last_window, last = before.get(key, (None, None))
+        where = f"{_text(row)[:150]} in window {window}"
+        again = totals.once and window == last_window
+        if again or (counts is not None and (key, counts) in shown):
+            yield _Stray(key, at == ends[key], True, f"{where}, shown again")
+        elif counts is not None and last is not None and not _rises(counts, last):
+            behind = ", ".join(map(str, last))
+            yield _Stray(key, at == ends[key], False, f"{where}, behind {behind}")
+        if counts is not None:
+            shown.add((key, counts))
+        before[key] = window, counts if counts is not None else last
+
+
+def _counts(row: Row, names: Sequence[str]) -> tuple[int, ...] | None:
+    """None where there are none, or one of them is no number."""
+    found = [_count(row.get(name)) for name in names]
+    known = tuple(one for one in found if one is not None)
+    return known if known and len(known) == len(found) else None
+
+
+def _rises(counts: tuple[int, ...], last: tuple[int, ...]) -> bool:
+    return all(one > other for one, other in zip(counts, last, strict=True))
+
+
 def _judge_last(
-    wanted: Mapping[str, Row], found: Mapping[str, Row], counts: Collection[str], seen: int
+    wanted: Mapping[str, Row],
+    found: Mapping[str, Row],
+    counts: Collection[str],
+    strays: Iterable[_Stray],
+    seen: int,
 ) -> SinkVerdict:
-    lost = {_text(row): 1 for key, row in wanted.items() if key not in found}
-    doubled: dict[str, int] = {}
-    wrong: dict[str, int] = {}
+    lost = Counter(_text(row) for key, row in wanted.items() if key not in found)
+    doubled, wrong = Counter[str](), Counter[str]()
+    differing: set[str] = set()
     for key, row in found.items():
         due = wanted.get(key)
         if due is None:
-            wrong[_text(row)] = 1
+            wrong[_text(row)] += 1
         elif _text(due) != _text(row):
             among = {-1: lost, 0: wrong, 1: doubled}[_counted(row, due, counts)]
-            among[f"{_text(row)}, expected {_text(due)}"] = 1
+            among[f"{_text(row)}, expected {_text(due)}"] += 1
+        else:
+            continue
+        differing.add(key)
+    for stray in strays:
+        # A last row that is not the one that is due is told already.
+        if not (stray.last and stray.key in differing):
+            (doubled if stray.doubled else wrong)[stray.told] += 1
     examples = (
         *_examples("lost", lost),
         *_examples("doubled", doubled),
         *_examples("wrong", wrong),
     )
-    sizes = len(lost), len(doubled), len(wrong)
+    sizes = lost.total(), doubled.total(), wrong.total()
     return SinkVerdict(len(wanted), seen, *sizes, examples, totals=True)
 
 
@@ -215,13 +318,14 @@ def _count(value: object) -> int | None:
 
 
 def _latest(rows: Iterable[Row], columns: Sequence[str]) -> dict[str, Row]:
-    latest = {}
-    for row in rows:
-        missing = [name for name in columns if name not in row]
-        if missing:
-            raise UnreadableError(f"a row has no column {missing[0]!r}: {_text(row)[:200]}")
-        latest[_text({name: row[name] for name in columns})] = row
-    return latest
+    return {_key(row, columns): row for row in rows}
+
+
+def _key(row: Row, columns: Sequence[str]) -> str:
+    missing = [name for name in columns if name not in row]
+    if missing:
+        raise UnreadableError(f"a row has no column {missing[0]!r}: {_text(row)[:200]}")
+    return _text({name: row[name] for name in columns})
 
 
 def _text(row: Row) -> str:
