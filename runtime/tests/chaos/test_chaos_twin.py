@@ -1,8 +1,7 @@
-"""A twin reads what the run reads, wherever paths of the topology start."""
+"""A twin reads what the run reads, wherever its paths start, and has its dead letters."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ def test_a_twin_finds_all_files_beside_the_topology(tmp_path: Path) -> None:
     table = {
         "table": {"path": "table.csv", "schema": "letter string, number long"},
         "key": [{"column": "value", "of": "letter"}],
+        "missing": "Fail",
         "columns": [{"name": "number"}],
     }
     document: dict[str, Any] = {
@@ -32,8 +32,8 @@ def test_a_twin_finds_all_files_beside_the_topology(tmp_path: Path) -> None:
             "sinks": [{"name": "out", "inputs": [{"from": "known"}], "console": {}}],
         },
     }
-    told, roots = run_twin(document, home, place, [Judged("out", home / "out")], 240.0)
-    rows = sorted(json.dumps({n: row.get(n) for n in ("value", "number")}) for row in told["out"])
-    assert rows == ['{"value": "x", "number": 1}'] * 2 + ['{"value": "y", "number": null}']
-    assert roots == 3
+    twin = run_twin(document, home, place, [Judged("out", home / "out")], 240.0)
+    assert list(twin.rows["out"]) == [{"value": "x", "number": 1}] * 2
+    assert twin.roots == 3
+    assert [(one.source, one.payload) for one in twin.letters] == [("lines", b"y")]
     assert sorted(path.name for path in home.iterdir()) == ["statistics.py", "table.csv", "texts"]

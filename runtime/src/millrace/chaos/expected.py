@@ -1,7 +1,8 @@
 """What the sinks of a topology should hold: said by a function of the user's, or by a twin.
 
 The twin is the same topology over the same input, run once more in a folder of its own, to its end
-and without a kill.
+and without a kill. It is run by the same release: what that does wrong without kills, too, is wrong
+in both, and not seen. A function shares nothing with it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Any
 
 from millrace.chaos.ledger import Row, Seen, SinkVerdict, Totals, judge, read_rows
 from millrace.chaos.plan import ChaosError
+from millrace.chaos.target import roots_read
+from millrace.local.inspect.letters import Letter, read_letters
 from millrace.local.workdir import find_folder
 from millrace.topology.kinds.processor_aggregate import (
     AggregateFunction,
@@ -141,6 +144,15 @@ def asked(function: Callable[[Path], Expected], folder: Path, sinks: Iterable[st
     return told
 
 
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """What a twin came to: its rows by sink, how many roots it read, and its dead letters."""
+
+    rows: Expected
+    roots: int
+    letters: tuple[Letter, ...]
+
+
 def twin_document(document: Mapping[str, Any], shown: Path) -> dict[str, Any]:
     """The same topology, to be run once to its end: all its sinks write files below ``shown``, its
     sources are not watched, and it keeps its own state. Other paths of it start where they did."""
@@ -168,8 +180,8 @@ def run_twin(
     place: Path,
     sinks: Iterable[Judged],
     timeout_s: float,
-) -> tuple[Expected, int]:
-    """Run the twin below the empty folder ``place``; what it shows, and how many roots it read.
+) -> Twin:
+    """Run the twin below the empty folder ``place``.
 
     Raises ``ChaosError`` where it does not end well in time.
     """
@@ -196,6 +208,8 @@ def run_twin(
     if done.returncode:
         last = log.read_text(errors="replace").strip().splitlines()[-1:] or ["nothing"]
         raise ChaosError(f"the twin ended with exit code {done.returncode}: {last[0][:500]}")
-    figures = find_folder(place / "work").journal.status()
-    roots = figures.totals.roots if figures.totals is not None else 0
-    return {sink.name: read_rows(shown / sink.name).rows for sink in sinks}, roots
+    work = find_folder(place / "work")
+    figures = work.journal.status()
+    rows = {sink.name: read_rows(shown / sink.name).rows for sink in sinks}
+    letters = tuple(read_letters(work)) if figures.dead_letters else ()
+    return Twin(rows, roots_read(figures), letters)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from millrace import checked
-from millrace.chaos import expected, ledger
+from millrace.chaos import expected, ledger, letters
 from millrace.chaos.campaign import Campaign, Course, Kill, Pace
 from millrace.chaos.local import LocalTarget
 from millrace.chaos.plan import (
@@ -23,6 +23,7 @@ from millrace.chaos.plan import (
 )
 from millrace.chaos.report import Report
 from millrace.clock import SystemClock
+from millrace.local.inspect.letters import read_letters
 from millrace.local.inspect.reading import base_of, topology_of
 from millrace.local.workdir import WorkFolder
 
@@ -76,19 +77,26 @@ def carry_out(
     function = None if wanted.expect is None else expected.named_function(wanted.expect, folder)
     campaign = Campaign(target, SystemClock(), time.sleep, wanted.seed, tell, PACE)
     course = campaign.run(strikes, wanted.settle_s)
+    dead: letters.LettersVerdict | None = None
     try:
         if function is not None:
             told = expected.asked(function, folder, [sink.name for sink in sinks])
         else:
             note("a twin runs over the same input, without kills")
-            told = _twin(work, folder, sinks, wanted.settle_s, course.last.roots)
+            twin = _twin(work, folder, sinks, wanted.settle_s, course.last.roots)
+            told = twin.rows
+            dead = letters.compare(
+                twin.letters, read_letters(work) if course.last.dead_letters else ()
+            )
         seen = {sink.name: ledger.read_rows(sink.folder) for sink in sinks}
         _same_input(target, course)
         verdicts = {s.name: s.compared.judge(told[s.name], seen[s.name]) for s in sinks}
     except ledger.UnreadableError as error:
         raise ChaosError(str(error)) from error
     name, guarantee = work.identity.name, topology.spec.guarantee
-    return Report(name, guarantee, wanted.seed, wanted.labels, course, verdicts, unread)
+    return Report(
+        name, guarantee, wanted.seed, wanted.labels, course, verdicts, unread, letters=dead
+    )
 
 
 def _twin(
@@ -97,18 +105,19 @@ def _twin(
     sinks: tuple[expected.Judged, ...],
     timeout_s: float,
     roots: int,
-) -> expected.Expected:
+) -> expected.Twin:
     """Raises ``ChaosError`` where the twin read other input than the run did."""
     with tempfile.TemporaryDirectory(prefix="millrace-chaos-") as place:
         document = checked.decode(work.topology.read_bytes())
-        told, read = expected.run_twin(document, folder, Path(place), sinks, timeout_s)
-    if read != roots:
+        twin = expected.run_twin(document, folder, Path(place), sinks, timeout_s)
+    if twin.roots != roots:
         raise ChaosError(
-            f"the twin read {read:,} records where the run has read {roots:,}, so it cannot say "
-            "what is right: input was removed or changed since, a last line has no end yet, or "
-            "the run began with a snapshot; say what is expected with --expect"
+            f"the twin read {twin.roots:,} records where the run has read {roots:,}, so it cannot "
+            "say what is right: input was removed or changed since, a last line has no end yet, "
+            "dead letters were dropped, or the run began with a snapshot; say what is expected "
+            "with --expect"
         )
-    return told
+    return twin
 
 
 def _same_input(target: LocalTarget, course: Course) -> None:

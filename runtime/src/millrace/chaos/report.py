@@ -11,6 +11,7 @@ from typing import Any
 
 from millrace.chaos.campaign import Course, Kill
 from millrace.chaos.ledger import SinkVerdict
+from millrace.chaos.letters import LettersVerdict
 from millrace.topology.parts import Guarantee
 
 _FAILURES = {
@@ -23,13 +24,15 @@ _FAILURES = {
 @dataclass(frozen=True, slots=True)
 class Report:
     """A campaign and its verdict by sink; ``kinds`` are what it was asked to kill, those that die
-    together as one, and ``unread`` are sinks that nobody could judge, and why.
+    together as one, and ``unread`` are sinks that nobody could judge, and why. ``letters`` are the
+    dead letters beside a twin's, None where there was no twin.
 
     Which of what is not right is a failure follows from ``guarantee``: under AtLeastOnce no row
     may be lost, under AtMostOnce none may be doubled, under ExactlyOnce all has to be right. A row
     that nobody expects is a failure under each: among totals it may stand for a loss as well as for
     a double, and in a bag for a total that counts something twice or not at all. Where nobody
-    expects a row and none is there nothing was compared.
+    expects a row and none is there nothing was compared. Dead letters have to be the twin's; under
+    AtMostOnce some may be lost.
     """
 
     topology: str
@@ -40,6 +43,7 @@ class Report:
     sinks: Mapping[str, SinkVerdict]
     unread: tuple[str, ...]
     unread_why: str = "writes no files"
+    letters: LettersVerdict | None = None
 
     @property
     def failure(self) -> str | None:
@@ -51,6 +55,12 @@ class Report:
             bags = [name for name in strange if not self.sinks[name].totals]
             hint = f" (if they are totals, say so with --last {bags[0]}=COLUMN)" if bags else ""
             told.append(f"rows that nobody expects are in {', '.join(strange)}{hint}")
+        if self.letters is not None and self._other_letters(self.letters):
+            told.append(
+                f"dead letters are not those of the twin: {self.letters.expected:,} expected, "
+                f"{self.letters.found:,} found (one that was replayed is missing, too: judge such "
+                "a run with --expect)"
+            )
         if told:
             return "; ".join(told)
         if self.unproven:
@@ -82,6 +92,11 @@ class Report:
         least = self.guarantee is Guarantee.AT_LEAST_ONCE
         return bool(verdict.lost if least else verdict.duplicated)
 
+    def _other_letters(self, letters: LettersVerdict) -> bool:
+        if self.guarantee is Guarantee.AT_MOST_ONCE:
+            return bool(letters.wrong)
+        return not letters.exact
+
     def total(self, name: str) -> int:
         """``lost``, ``duplicated`` or ``wrong`` over all sinks."""
         return sum(getattr(verdict, name) for verdict in self.sinks.values())
@@ -101,6 +116,7 @@ class Report:
             "unproven": list(self.unproven),
             "missed": [strike.kind.value for strike in self.course.missed],
             "dead_letters": self.course.last.dead_letters,
+            "letters": None if self.letters is None else asdict(self.letters),
             "ended": self.course.last.ended,
             "recovery_s": {kind: recoveries(kills, kind) for kind in kinds_of(kills)},
             "timeline": [_plain(kill) for kill in kills],
@@ -129,6 +145,12 @@ class Report:
                 f"{self.course.last.dead_letters:,} roots are dead letters: their rows are lost "
                 "where they are expected"
             )
+        if self.letters is not None and not self.letters.exact:
+            told.append(
+                f"dead letters: {self.letters.expected:,} expected, {self.letters.lost:,} lost, "
+                f"{self.letters.wrong:,} that the twin does not have"
+            )
+            told += [f"  {example}" for example in self.letters.examples]
         for name, v in self.sinks.items():
             told.append(
                 f"sink {name}: {v.expected:,} rows expected, {v.lost:,} lost, "

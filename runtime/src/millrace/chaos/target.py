@@ -21,6 +21,7 @@ class Look:
     nobody can tell, as while a driver starts. ``told_s`` is the wall-clock time at which ``sealed``
     was so, ``figures_s`` that of the figures which say the rest; 0 while a driver that has read no
     record yet repeats those of the one before.
+    ``roots`` are those that are done with, be they processed, dead letters or dropped.
     ``ended`` is how a run that is over ended: drained, failed and so on.
     """
 
@@ -56,10 +57,16 @@ def look_of(figures: Status, lives: bool, ended: str | None) -> Look:
         idle=speaks and known and figures.window is None and not waiting,
         told_s=told_s,
         figures_s=told_s,
-        roots=figures.totals.roots if figures.totals is not None else 0,
+        roots=roots_read(figures),
         dead_letters=figures.dead_letters or 0,
         ended=ended,
     )
+
+
+def roots_read(figures: Status) -> int:
+    """How many roots are done with, each counted once, whatever became of it."""
+    totals = figures.totals
+    return 0 if totals is None else totals.roots + totals.dead + totals.dropped
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,56 @@
+"""The dead letters of a run beside those of its twin."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from millrace.local.inspect.letters import Letter
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class LettersVerdict:
+    """How many dead letters the twin has (``expected``) and the run (``found``), and how many are
+    in one of both alone; ``examples`` are lines for people, a few of each."""
+
+    expected: int
+    found: int
+    lost: int
+    wrong: int
+    examples: tuple[str, ...] = ()
+
+    @property
+    def exact(self) -> bool:
+        """Whether both have the same."""
+        return not (self.lost or self.wrong)
+
+
+def compare(expected: Sequence[Letter], found: Sequence[Letter]) -> LettersVerdict:
+    """Compare letters as a bag: by source and payload, or where some payload is not known, as that
+    of a letter whose object is damaged, by their number alone."""
+    known = all(one.payload is not None for one in (*expected, *found))
+    due = Counter(_text(one) if known else "" for one in expected)
+    there = Counter(_text(one) if known else "" for one in found)
+    lost, wrong = due - there, there - due
+    return LettersVerdict(
+        due.total(),
+        there.total(),
+        lost.total(),
+        wrong.total(),
+        (*_examples("lost", lost), *_examples("wrong", wrong)) if known else (),
+    )
+
+
+def _text(letter: Letter) -> str:
+    payload = letter.payload or b""
+    return f"{letter.source}: {payload.decode(errors='backslashreplace')}"
+
+
+def _examples(what: str, letters: Counter[str]) -> list[str]:
+    return [
+        f"{what}{f' ({count} times)' if count > 1 else ''}: {text[:200]}"
+        for text, count in sorted(letters.items())[:_SHOWN]
+    ]
