@@ -40,7 +40,7 @@ driver.moving driver.copied driver.opening driver.view-opened
 driver.opened driver.started driver.ran driver.closed driver.judged
 worker.read worker.state-written worker.staged worker.acked acker.opened acker.folded \
     acker.answered driver.sealed publish.manifest publish.rename publish.renamed publish.done \
-    publish.transaction
+    publish.loaded publish.transaction
 driver.published driver.marked driver.forgotten driver.dead-written driver.split
 """
 

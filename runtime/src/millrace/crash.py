@@ -35,6 +35,7 @@ POINTS = {
     "publish.rename": "one staged file has its final name",
     "publish.renamed": "all staged files have their final names",
     "publish.done": "the done mark is written",
+    "publish.loaded": "the rows of a window are read for a sink's transaction, which is not sent",
     "publish.transaction": "a sink's transaction is committed",
     "driver.published": "the sinks have confirmed, the record does not know it",
     "driver.marked": "the published mark is committed",
@@ -71,6 +72,11 @@ TUNING_POINTS = {
     "driver.tuned": "a driver goes by settings that were edited while it runs; it has told nobody",
 }
 """The same of edits in place."""
+
+CONSOLE_POINTS = {
+    "publish.print": "one part of a window is printed, and maybe not flushed",
+}
+"""The same of the console, which keeps nothing: the next driver prints all of the window again."""
 
 SNAPSHOT_POINTS = {
     "snapshot.part": "a part of a snapshot is written, its manifest is not",

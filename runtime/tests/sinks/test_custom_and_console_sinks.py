@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import importlib
 import io
+import os
 import pickle
 import re
+import signal
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from millrace.crash import CONSOLE_POINTS
 from millrace.errors import FencedError, SinkError
 from millrace.protocol.types import Guarantee, Sealed, Staged
 from millrace.sinks import Sink, SinkSpec, make_sink, open_sink
@@ -128,6 +133,35 @@ class TestSpecs:
         assert (stream.mode, stream.target, stream.url) == ("stream", "x", "redis://h")
         assert open_sink(spec) is stream
         assert isinstance(make_sink(self.of(tmp_path, console={})), ConsoleSink)
+
+
+PRINT = """
+from pathlib import Path
+from millrace.protocol.types import Sealed
+from millrace.sinks.console import ConsoleSink
+import pyarrow as pa
+
+sink = ConsoleSink("c", {}, Path())
+parts = [pa.record_batch({"n": [n]}) for n in (1, 2)]
+mine = [sink.stage(f"1.7.0.0.{n}.0/out/c", [part]) for n, part in enumerate(parts)]
+sink.publish(Sealed(7, "digest", tuple(mine)), mine, 1)
+"""
+
+
+def test_a_window_that_was_printed_in_part_is_printed_again() -> None:
+    def run(crash_at: str) -> tuple[int, str]:
+        environment = {**os.environ, "MILLRACE_CRASH_AT": crash_at}
+        command = [sys.executable, "-c", PRINT]
+        done = subprocess.run(
+            command, env=environment, check=False, timeout=120, stdout=subprocess.PIPE, text=True
+        )
+        return done.returncode, done.stdout
+
+    (point,) = CONSOLE_POINTS
+    code, printed = run(point)
+    assert code == -signal.SIGKILL
+    assert '{"n":2}' not in printed
+    assert run("") == (0, '{"n":1}\n{"n":2}\n')
 
 
 class TestConsole:
