@@ -21,13 +21,14 @@ import pytest
 
 from millrace.crash import POINTS
 from millrace_e2e import feed, harness, valkey
-from millrace_e2e.checker import Promise
+from millrace_e2e.checker import Faults, Promise
 from millrace_e2e.harness import Place, running
 from millrace_e2e.judge import bad_lines, judge
 from millrace_e2e.topologies import Shape, history
 
 LINES = 32
 WINDOW = 8
+MAX_REPLAYS = 1
 FIRE_S = 240.0
 SEED = 7
 
@@ -138,7 +139,7 @@ def told(promise: Promise, folder: Path) -> Told:
                     guarantee=promise.value,
                     max_records=WINDOW,
                     redis=sink_server.url,
-                    max_replays=1,
+                    max_replays=MAX_REPLAYS,
                     watch=True,
                 )
             )
@@ -162,7 +163,10 @@ def told(promise: Promise, folder: Path) -> Told:
             deadline_s=FIRE_S,
         )
         with sink_server.client() as client:
-            problems = judge(place, promise, client, last.status()["totals"]["dropped"])
+            # Each run but the last one ends with a kill of all that it is.
+            faults = Faults(len(place.fired()) + len(rounds) - 1, WINDOW, MAX_REPLAYS)
+            dropped = last.status()["totals"]["dropped"]
+            problems = judge(place, promise, client, dropped, faults)
         return Told(due, place.fired(), problems, dead_letters(place), bad_lines(place))
 
 

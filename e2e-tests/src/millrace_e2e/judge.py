@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import redis
 
 from millrace_e2e import checker, feed, ledger
-from millrace_e2e.checker import Promise
+from millrace_e2e.checker import NO_FAULTS, Faults, Promise
 from millrace_e2e.harness import Place
 from millrace_e2e.topologies import ENTRIES, HASHES
 
@@ -16,11 +16,16 @@ BAD = (feed.RAISE, feed.DIE)
 
 
 def judge(
-    place: Place, promise: Promise, server: redis.Redis | None = None, dropped: int = 0
+    place: Place,
+    promise: Promise,
+    server: redis.Redis | None = None,
+    dropped: int = 0,
+    faults: Faults = NO_FAULTS,
 ) -> list[str]:
     """What is wrong with a history; ``server`` is the one behind its redis sinks, if it has any.
 
     ``dropped`` is how many roots the run says it dropped, asked for ``AtMostOnce`` alone.
+    ``faults`` explain what is lost there, and what is doubled under ``AtLeastOnce``.
     """
     fed = ledger.read_fed(place.texts)
     rows, totals, numbers = (
@@ -29,17 +34,19 @@ def judge(
     # A failing line is dropped under AtMostOnce and may show in parts under AtLeastOnce.
     tolerated = BAD if promise is Promise.AT_LEAST_ONCE else ()
     words, buckets = fed.word_counts(GOOD), fed.bucket_counts(GOOD)
+    lines = faults.most_doubled(fed)
+    most_words = lines * fed.longest
     problems = [
-        *checker.check_rows(fed, rows, promise, GOOD, tolerated),
-        *checker.check_totals(words, totals, promise),
-        *checker.check_numbers(buckets, numbers, promise),
+        *checker.check_rows(fed, rows, promise, GOOD, tolerated, most=lines),
+        *checker.check_totals(words, totals, promise, most=most_words),
+        *checker.check_numbers(buckets, numbers, promise, most=lines),
     ]
     if promise is Promise.AT_MOST_ONCE:
-        problems += checker.check_drops(fed, rows, dropped)
+        problems += checker.check_drops(fed, rows, dropped, faults)
     if server is not None:
         hashes = ledger.read_hashes(server, HASHES)
         entries = ledger.read_stream(server, ENTRIES)
-        problems += checker.check_hashes(words, hashes, promise)
+        problems += checker.check_hashes(words, hashes, promise, most=most_words)
         problems += checker.check_same(rows, entries, "id")
     return problems
 

@@ -25,20 +25,28 @@ KINDS = ("ok", "flaky", "raise", "die")
 class Fed:
     """What was fed: every line by its id, and the words of the lines of each kind.
 
-    ``kinds`` holds the kind of each id; a line that is fed twice would have to be two ids.
+    ``kinds`` holds the kind of each id, in the order of the lines; a line that is fed twice would
+    have to be two ids. ``firsts`` are the ids of the first lines of files, ``longest`` is how many
+    words the longest line has.
     """
 
     kinds: dict[str, str] = field(default_factory=dict)
     words: dict[str, Counter[str]] = field(default_factory=dict)
     buckets: dict[str, Counter[str]] = field(default_factory=dict)
+    firsts: set[str] = field(default_factory=set)
+    longest: int = 0
 
-    def add(self, line: str) -> None:
-        """Take one line into account. Raises ``ValueError`` for an id that was fed before."""
+    def add(self, line: str, first: bool = False) -> None:
+        """Take one line into account, the ``first`` of its file or another one. Raises
+        ``ValueError`` for an id that was fed before."""
         name, kind, *words = line.split()
         kind = kind if kind in KINDS else "ok"
         if name in self.kinds:
             raise ValueError(f"line {name} was fed twice; ids must be unique in a history")
         self.kinds[name] = kind
+        self.longest = max(self.longest, len(words))
+        if first:
+            self.firsts.add(name)
         self.words.setdefault(kind, Counter()).update(words)
         self.buckets.setdefault(kind, Counter()).update([bucket_of(name)])
 
@@ -46,6 +54,10 @@ class Fed:
         """The ids of the lines of some kinds, each once."""
         wanted = set(kinds)
         return Counter(name for name, kind in self.kinds.items() if kind in wanted)
+
+    def count(self, kinds: Iterable[str]) -> int:
+        """How many lines of some kinds there are."""
+        return self.ids(kinds).total()
 
     def word_counts(self, kinds: Iterable[str]) -> Counter[str]:
         """How often each word stands in the lines of some kinds."""
@@ -65,8 +77,8 @@ def read_fed(folder: Path) -> Fed:
     """Every line of the text files in a folder."""
     fed = Fed()
     for path in visible_files(folder):
-        for line in path.read_text().splitlines():
-            fed.add(line)
+        for number, line in enumerate(path.read_text().splitlines()):
+            fed.add(line, first=number == 0)
     return fed
 
 
