@@ -5,13 +5,15 @@ A proxy between these and the servers cuts, delays or swallows; everybody else g
 
 from __future__ import annotations
 
+import json
+import shutil
 import signal
 from typing import Any
 
 import pytest
 
 from millrace.state import scripts
-from millrace_e2e import feed, holdings, processes
+from millrace_e2e import feed, holdings, ledger, processes
 from millrace_e2e.checker import Promise
 from millrace_e2e.detour import Detour, Way, detour
 from millrace_e2e.harness import Place, Run, running
@@ -20,11 +22,15 @@ from millrace_e2e.topologies import Shape, history
 
 LINES = 24_000
 WINDOW = 400
+SEALS = 16
+"""Windows of a history that is about one of its seals."""
+
 WAIT_S = 240.0
 NAMES = [f"state-{number}" for number in range(5)]
 LEFT_OUT = "StateServerLeftOut"
 AWAY = "StateServerAway"
 SENT = "driver.record-sent"
+DEATH_S = 10.0
 
 
 class Parted:
@@ -127,6 +133,69 @@ def test_a_server_that_only_the_driver_cannot_reach_is_left_out_and_let_in_again
             assert run.status()["members"] == names
             assert len(run.events(LEFT_OUT)) == told
             assert processes.listed(place.work, "state") == lives
+            place.gate.touch()
+            assert run.wait(WAIT_S) == 0, run.tail()
+    assert judge(place, Promise.EXACTLY_ONCE) == []
+
+
+def shown(place: Place, window: int) -> str:
+    """The digest with which a sink shows a window, by the manifest of that."""
+    folder = place.sink("rows") / "_millrace" / "windows"
+    (manifest,) = [path for path in folder.glob("*.json") if int(path.stem) == window]
+    return str(json.loads(manifest.read_bytes())["digest"])
+
+
+@pytest.mark.parametrize("survives", [True, False], ids=["survives", "emptied"])
+def test_a_driver_dies_as_one_server_alone_has_a_seal(survives: bool, place: Place) -> None:
+    """Rules 3, 9 and 18: what is not on every member is not committed, so nothing of it is shown.
+
+    Where the server is still there the next driver finds the seal and has it written everywhere:
+    the window is final. Where it died with all that it had nobody knows of the seal, and the window
+    runs again.
+    """
+    feed.add_file(place.texts / "a.txt", feed.text(range(SEALS * WINDOW), 15))
+    place.write(history(Shape(max_records=WINDOW, servers=3, copies=2)))
+    holder, *others = NAMES[:3]
+    with detour() as proxy:
+        environment = {"MILLRACE_E2E_CALL_S": "0.2", **proxy.environment}
+        with running(place, environment=environment) as run:
+            parted = Parted(place, run, proxy, NAMES[:3])
+            run.await_sealed(2, WAIT_S)
+            parted.await_members(parted.names)
+            view, (driver,) = parted.view(), processes.listed(place.work, "driver")
+
+            def parts() -> bool:
+                """Whether one server alone has the seal of the window under way."""
+                one, two, three = (holdings.record(place.work, n) for n in (holder, *others))
+                return bool(one["sealed"] > two["sealed"] == three["sealed"])
+
+            # While nobody starts another driver.
+            with processes.frozen(run.pid):
+                sealed = run.status()["sealed"]
+                run.until(lambda: run.status()["sealed"] > sealed, "a window that begins", WAIT_S)
+                for name in others:
+                    record = scripts.load("write_record").sha.encode()
+                    proxy.lead(parted.socket(name), Way.FREE, loses=record)
+                run.until(parts, "a seal on one server", WAIT_S)
+                assert processes.killed(driver, DEATH_S)
+                held = {name: holdings.record(place.work, name) for name in parted.names}
+                window = held[holder]["sealed"]
+                assert {held[name]["sealed"] for name in others} == {window - 1}
+                assert (parted.view()["phase"], parted.view()["epoch"]) == ("open", view["epoch"])
+                (lone,) = [one for one in held[holder]["unpublished"] if one["window"] == window]
+                rows = ledger.read_rows(place.sink("rows"))
+                assert max(row.window for row in rows) < window
+                for name in others:
+                    proxy.lead(parted.socket(name), Way.FREE)
+                if not survives:
+                    assert processes.killed(processes.pid_of(place.work, holder), DEATH_S)
+                    shutil.rmtree(place.work / holder)
+            run.await_sealed(window + 2, WAIT_S)
+            assert run.status()["execution"] > held[holder]["tag"]["execution"]
+            run.until(lambda: run.status()["published"] > window, "the window is shown", WAIT_S)
+            assert (shown(place, window) == lone["digest"]) == survives
+            parted.await_members(parted.names)
+            assert (parted.view()["epoch"] == view["epoch"]) == survives
             place.gate.touch()
             assert run.wait(WAIT_S) == 0, run.tail()
     assert judge(place, Promise.EXACTLY_ONCE) == []

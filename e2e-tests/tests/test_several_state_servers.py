@@ -36,9 +36,7 @@ def set_up(place: Place, servers: int, copies: int, seed: int, lines: int = LINE
 
 def pid_of(place: Place, name: str) -> int:
     """The living process of a state server or an acker."""
-    table = processes.read_json(place.work / "processes.json") or {"processes": []}
-    found = [row["pid"] for row in table["processes"] if row["name"] == name]
-    return found[0] if found else 0
+    return processes.pid_of(place.work, name)
 
 
 def await_members(run: Run, names: list[str]) -> None:

@@ -114,6 +114,12 @@ def names(folder: Path) -> list[str]:
     return [row["name"] for row in table["processes"]]
 
 
+def pid_of(folder: Path, name: str) -> int:
+    """The process that the supervisor lists under a name, such as a state server's; 0 for none."""
+    table = read_json(folder / "processes.json") or {"processes": []}
+    return next((row["pid"] for row in table["processes"] if row["name"] == name), 0)
+
+
 def executors(folder: Path) -> list[int]:
     """Living executor processes of Spark below the driver."""
     found = []
@@ -191,6 +197,25 @@ def signalled(pid: int, number: signal.Signals) -> bool:
     """Send a signal to a process that is known by its pid alone; False where it has ended."""
     with held(pid) as handle:
         return handle is not None and send(handle, number)
+
+
+@contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    """Keep a process stopped; it goes on at the end."""
+    with held(pid) as handle:
+        if handle is None:
+            raise ProcessLookupError(f"there is no process {pid}")
+        send(handle, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            send(handle, signal.SIGCONT)
+
+
+def killed(pid: int, timeout_s: float) -> bool:
+    """Kill a process; whether it is gone in time."""
+    with held(pid) as handle:
+        return handle is None or not send(handle, signal.SIGKILL) or ended(handle, timeout_s)
 
 
 def ended(handle: int, timeout_s: float) -> bool:
