@@ -356,7 +356,7 @@ def test_a_report_says_what_is_wrong_in_numbers_and_in_words() -> None:
     assert failure(Guarantee.AT_MOST_ONCE, missing) is None
     assert failure(Guarantee.AT_MOST_ONCE, twice) == "rows are doubled in b"
     few, many, other = (
-        judge([{"w": "a", "n": 7}], [{"w": "a", "n": n}], ledger.Totals(("w",), ("n",)))
+        judge([{"w": "a", "n": 7}], [{"w": "a", "n": n}], ledger.RunningTotals(("w",), ("n",)))
         for n in (5, 9, None)
     )
     assert failure(Guarantee.AT_LEAST_ONCE, few) == "rows are lost in b"
@@ -415,7 +415,9 @@ def test_what_a_drivers_figures_say(
 
 def test_a_root_is_done_with_whatever_became_of_it() -> None:
     """Two runs over the same input agree about it, though kills make one of them drop some."""
-    figures = replace(RUNNING, totals=Totals(roots=90, windows=7, replays=4, dead=3, dropped=7))
+    figures = replace(
+        RUNNING, totals=Totals(roots=90, windows=7, replays=4, dead=3, dropped=7)
+    )
     assert look_of(figures, True, None).roots == 100
     assert look_of(RUNNING, True, None).roots == 0
 

@@ -13,14 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.chaos.expected import Compared, compared
-from millrace.chaos.ledger import Seen, SinkVerdict, Totals, UnreadableError, judge, read_rows
+from millrace.chaos.ledger import (
+    RunningTotals,
+    Seen,
+    SinkVerdict,
+    UnreadableError,
+    judge,
+    read_rows,
+)
 from millrace.topology.model import StreamTopology
 
 ROWS = st.lists(st.integers(0, 11), max_size=12).map(
     lambda numbers: [{"word": "abc"[n % 3], "n": n // 3} for n in numbers]
 )
 
-OF_W = Totals(("w",), ("n",))
+OF_W = RunningTotals(("w",), ("n",))
 
 
 @given(ROWS, ROWS)
@@ -36,7 +43,7 @@ def test_rows_are_compared_as_a_bag(expected: list[Any], seen: list[Any]) -> Non
 
 @given(ROWS, ROWS)
 def test_of_totals_the_last_row_of_each_key_counts(expected: list[Any], seen: list[Any]) -> None:
-    verdict = judge(expected, seen, Totals(("word",), ("n",)))
+    verdict = judge(expected, seen, RunningTotals(("word",), ("n",)))
     wanted, found = ({r["word"]: r["n"] for r in rows} for rows in (expected, seen))
     assert verdict.exact == (wanted == found)
     both = [(wanted[word], n) for word, n in found.items() if word in wanted]
@@ -81,7 +88,9 @@ def test_what_another_total_that_differs_stands_for_nobody_can_tell(
 
 def test_two_counts_of_a_row_that_say_different_things_are_wrong() -> None:
     verdict = judge(
-        [{"w": "a", "n": 7, "m": 7}], [{"w": "a", "n": 6, "m": 8}], Totals(("w",), ("n", "m"))
+        [{"w": "a", "n": 7, "m": 7}],
+        [{"w": "a", "n": 6, "m": 8}],
+        RunningTotals(("w",), ("n", "m")),
     )
     assert (verdict.lost, verdict.duplicated, verdict.wrong) == (0, 0, 1)
 
@@ -91,7 +100,7 @@ def test_large_counts_differ_by_one() -> None:
     assert (verdict.lost, verdict.duplicated, verdict.wrong) == (0, 1, 0)
 
 
-CHANGES = Totals(("w",), ("n",), once=True, rising=True)
+CHANGES = RunningTotals(("w",), ("n",), once=True, rising=True)
 """What an aggregate by ``w`` shows."""
 
 
@@ -142,13 +151,13 @@ def test_what_was_shown_before_the_last_total_is_named() -> None:
     ("totals", "doubled"),
     [
         # What has expired is counted anew.
-        (Totals(("w",), ("n",), once=True), 0),
+        (RunningTotals(("w",), ("n",), once=True), 0),
         # Nothing is known of what puts these out.
-        (Totals(("w",)), 0),
+        (RunningTotals(("w",)), 0),
         (CHANGES, 1),
     ],
 )
-def test_only_counts_that_are_known_to_rise_have_to(totals: Totals, doubled: int) -> None:
+def test_only_counts_that_are_known_to_rise_have_to(totals: RunningTotals, doubled: int) -> None:
     rows = [{"w": "a", "n": n} for n in (1, 2, 1)]
     verdict = judge([{"w": "a", "n": 1}], rows, totals, [1, 2, 3])
     assert (verdict.duplicated, verdict.wrong) == (doubled, 0)
@@ -157,9 +166,9 @@ def test_only_counts_that_are_known_to_rise_have_to(totals: Totals, doubled: int
 def test_a_key_is_shown_once_in_a_window_also_where_it_counts_nothing() -> None:
     rows = [{"w": w, "least": least} for w, least in [("a", 5), ("b", 5), ("a", 5), ("a", 3)]]
     expected = [{"w": "a", "least": 3}, {"w": "b", "least": 5}]
-    assert judge(expected, rows, Totals(("w",), once=True), [1, 1, 1, 2]).duplicated == 1
-    assert judge(expected, rows, Totals(("w",), once=True), [1, 1, 2, 3]).exact
-    assert judge(expected, rows, Totals(("w",)), [1, 1, 1, 2]).exact
+    assert judge(expected, rows, RunningTotals(("w",), once=True), [1, 1, 1, 2]).duplicated == 1
+    assert judge(expected, rows, RunningTotals(("w",), once=True), [1, 1, 2, 3]).exact
+    assert judge(expected, rows, RunningTotals(("w",)), [1, 1, 1, 2]).exact
 
 
 def test_without_windows_only_the_last_total_is_judged() -> None:
@@ -181,7 +190,7 @@ def test_running_counts_of_any_input_are_right(windows: list[list[int]]) -> None
     assert judge(due, rows, CHANGES, numbers).exact
 
 
-KNOWN = Totals(("w",), ("n",), once=True, rising=True)
+KNOWN = RunningTotals(("w",), ("n",), once=True, rising=True)
 
 
 @pytest.mark.parametrize(
@@ -189,13 +198,13 @@ KNOWN = Totals(("w",), ("n",), once=True, rising=True)
     [
         ({}, None, KNOWN),
         ({"out": ("w",)}, None, KNOWN),
-        ({"out": ("w", "least")}, None, Totals(("w", "least"), once=True)),
-        ({"out": ("least",)}, None, Totals(("least",))),
-        ({}, "24h", Totals(("w",), ("n",), once=True)),
+        ({"out": ("w", "least")}, None, RunningTotals(("w", "least"), once=True)),
+        ({"out": ("least",)}, None, RunningTotals(("least",))),
+        ({}, "24h", RunningTotals(("w",), ("n",), once=True)),
     ],
 )
 def test_what_an_aggregate_counts_is_known_to_be_a_count(
-    last: dict[str, tuple[str, ...]], ttl: str | None, totals: Totals
+    last: dict[str, tuple[str, ...]], ttl: str | None, totals: RunningTotals
 ) -> None:
     columns = [{"name": "n", "function": "count"}, {"name": "least", "function": "min", "of": "x"}]
     document: dict[str, Any] = {
@@ -264,7 +273,7 @@ def test_rows_that_cannot_be_read_are_no_rows_that_are_missing(tmp_path: Path) -
     with pytest.raises(UnreadableError, match="cannot be read as rows"):
         read_rows(tmp_path)
     with pytest.raises(UnreadableError, match="has no column 'word'"):
-        judge([{"n": 1}], [], Totals(("word",)))
+        judge([{"n": 1}], [], RunningTotals(("word",)))
 
 
 def test_a_field_of_csv_may_be_long_and_what_is_no_csv_is_said(

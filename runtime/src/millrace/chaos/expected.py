@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from millrace.chaos.ledger import Row, Seen, SinkVerdict, Totals, judge, read_rows
+from millrace.chaos.ledger import Row, RunningTotals, Seen, SinkVerdict, judge, read_rows
 from millrace.chaos.plan import ChaosError
 from millrace.chaos.target import roots_read
 from millrace.local.inspect.letters import Letter, read_letters
@@ -38,7 +38,7 @@ class Compared:
     """How the rows of a sink are compared: by the last row of each key of ``totals``, or where that
     is None by every row."""
 
-    totals: Totals | None = None
+    totals: RunningTotals | None = None
 
     def judge(self, expected: Iterable[Row], seen: Seen) -> SinkVerdict:
         """Raises ``UnreadableError``."""
@@ -89,10 +89,12 @@ def compared(topology: StreamTopology, sink: Sink, last: Mapping[str, tuple[str,
     if columns is None or (known is not None and set(columns) == set(known.key)):
         return Compared(known)
     # A window shows no two rows of a finer key, either; of what else puts rows out it may.
-    return Compared(Totals(columns, once=known is not None and set(known.key) < set(columns)))
+    return Compared(
+        RunningTotals(columns, once=known is not None and set(known.key) < set(columns))
+    )
 
 
-def _totals(topology: StreamTopology, sink: Sink) -> Totals | None:
+def _totals(topology: StreamTopology, sink: Sink) -> RunningTotals | None:
     """Of the aggregate that a sink shows the changes of, if that is all it shows."""
     producers = {one.name: one for one in topology.spec.processors}
     if len(sink.inputs) != 1 or sink.inputs[0].columns:
@@ -106,7 +108,7 @@ def _totals(topology: StreamTopology, sink: Sink) -> Totals | None:
     counting = [one.name for one in settings.columns if one.function is AggregateFunction.COUNT]
     key = tuple(producer.inputs[0].key)
     # What has expired is counted anew.
-    return Totals(key, tuple(counting), once=True, rising=producer.ttl is None)
+    return RunningTotals(key, tuple(counting), once=True, rising=producer.ttl is None)
 
 
 def named_function(text: str, folder: Path) -> Callable[[Path], Expected]:

@@ -43,7 +43,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class RunningTotals:
     """What is known of rows of which the last one of each ``key`` counts.
 
     ``counts`` are the columns that count records. ``once``: a window shows a key once at most.
@@ -173,7 +173,7 @@ def _texts(fields: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 def judge(
     expected: Iterable[Row],
     seen: Iterable[Row],
-    totals: Totals | None = None,
+    totals: RunningTotals | None = None,
     windows: Sequence[int] | None = None,
 ) -> SinkVerdict:
     """Compare rows as a bag; of ``totals`` only the last row of each key counts.
@@ -223,7 +223,7 @@ class _Stray:
     told: str
 
 
-def _strays(rows: Sequence[Row], windows: Iterable[int], totals: Totals) -> Iterator[_Stray]:
+def _strays(rows: Sequence[Row], windows: Iterable[int], totals: RunningTotals) -> Iterator[_Stray]:
     """The rows of a sink in its order that show again what was shown, or less than that.
 
     Raises ``UnreadableError`` for a row without the columns of the key.
