@@ -57,11 +57,15 @@ def read() -> State:
 
 
 def left(before: State, now: State) -> dict[str, list[str]]:
-    """What is there and was not; of what is the machine's own also what was there and is not."""
+    """What is there and was not; of what is the machine's own also what was there and is not.
+
+    A cgroup in which a process runs is another's: of a cluster that is down none does.
+    """
     changed = {
         name: now[name] ^ before[name] if name in _EXACT else now[name] - before[name]
         for name in before
     }
+    changed["cgroups"] = frozenset(one for one in changed["cgroups"] if not _in_use(one))
     return {name: sorted(lines) for name, lines in changed.items() if lines}
 
 
@@ -154,6 +158,11 @@ def _cgroups() -> frozenset[str]:
     for top, folders, _ in os.walk("/sys/fs/cgroup"):
         found |= {os.path.join(top, name) for name in folders}
     return frozenset(found)
+
+
+def _in_use(cgroup: str) -> bool:
+    """Whether a process is in it, or in one below it."""
+    return any(_text(f"{top}/cgroup.procs") for top, _, _ in os.walk(cgroup))
 
 
 def _namespaces(pids: Iterable[int]) -> frozenset[str]:
