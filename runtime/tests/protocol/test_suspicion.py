@@ -10,6 +10,7 @@ from machine_script import Script, describe, member, stamp
 from millrace.protocol import events as e
 from millrace.protocol.driver import RESEND_S
 from millrace.protocol.membership import Standing
+from millrace.protocol.server import Reason
 from millrace.protocol.suspicion import MOST_PROOF, PATIENCE, PROOF, TRIES, Suspicion
 from millrace.protocol.types import Member
 
@@ -52,15 +53,24 @@ SEALING = """
     """
 
 
-def asked(script: Script, ticks: int, *answering: str) -> list[str]:
-    """Ticks in which these members answer each stamp at once; what the machine did besides."""
+def asked(script: Script, ticks: int, *answering: str, anew: str = "") -> list[str]:
+    """Ticks in which these members answer each stamp at once, and another life of ``anew`` refuses
+    what that is asked; what the machine did besides."""
     found: list[str] = []
     for _ in range(ticks):
         begin = len(script.actions)
         script.tell("wait 1", "tick")
         for action in script.actions[begin:]:
-            if isinstance(action, e.SendStamp) and str(describe(action)).split()[1] in answering:
+            if not isinstance(action, e.SendStamp | e.SendRecord):
+                continue
+            name = str(describe(action)).split()[1]
+            event: e.Event | None = None
+            if name == anew:
+                stamped = script.machine.membership.stamp
+                event = e.Refused(action.member, stamped, Reason.RUN_ID.value)
+            elif isinstance(action, e.SendStamp) and name in answering:
                 event = e.Stamped(action.member, action.stamp, script.records["R"])
+            if event is not None:
                 script.actions += script.machine.handle(event, script.now_s)
         found += [
             describe(action)
@@ -114,6 +124,53 @@ def test_a_server_that_hangs_while_an_attempt_runs_is_left_out_soon() -> None:
         "Notify StateServerLeftOut",
         "CasView 5 e2 moving x2 a1 b1 c1 to a1 b1",
     ]
+
+
+def test_a_server_that_was_started_anew_unseen_by_the_operator_is_left_out() -> None:
+    """A refusal is no answer of the life that a seal waits for."""
+    script = Script().play(THREE).play(OPENED).play(SEALING)
+    script.play("ack a1\nack b1\nrefused c1 runId\n-> Notify StateServerAway")
+    assert asked(script, PATIENCE - 1, "a1", "b1", anew="c1") == []
+    assert asked(script, 1, "a1", "b1", anew="c1") == [
+        "Notify StateServerLeftOut",
+        "CasView 5 e2 moving x2 a1 b1 c1 to a1 b1",
+    ]
+    script.tell("cas done", "stamped a1 R", "stamped b1 R", "refused c1 runId", "copied")
+    script.tell("ack a1", "ack b1", "cas done")
+    assert script.machine.membership.standing is Standing.RECOVERED
+    assert not any("CasView" in one for one in asked(script, 2 * PROOF, "a1", "b1", anew="c1"))
+
+
+def test_its_new_life_is_let_in_once_it_is_proposed_and_has_answered_for_a_while() -> None:
+    script = Script().play(THREE).play(OPENED).play(SEALING)
+    script.tell("ack a1", "ack b1", "refused c1 runId")
+    asked(script, PATIENCE, "a1", "b1", anew="c1")
+    script.tell("cas done", "stamped a1 R", "stamped b1 R", "refused c1 runId", "copied")
+    script.tell("ack a1", "ack b1", "cas done", "propose a1 b1 c2")
+    asked(script, PROOF + 1, "a1", "b1", "c2")
+    script.tell("died member")
+    moves = [one for one in map(describe, script.actions) if one and "CasView" in one]
+    assert moves[-1] == "CasView 7 e3 moving x2 a1 b1 to a1 b1 c2"
+
+
+def test_a_driver_that_starts_leaves_out_who_was_started_anew_unseen() -> None:
+    """View and proposal name a life that is over, and nobody proposes anything else."""
+    script = Script().play(THREE).play("stamped a1 R\nstamped b1 R")
+    script.play("refused c1 runId\n-> Notify StateServerAway")
+    assert asked(script, PATIENCE - 1, anew="c1") == []
+    assert asked(script, 1, anew="c1") == [
+        "Notify StateServerLeftOut",
+        "CasView 5 e2 moving x2 a1 b1 c1 to a1 b1",
+    ]
+
+
+@pytest.mark.parametrize(("copies", "answers"), [(1, ("a1", "b1")), (2, ("a1",))])
+def test_who_was_started_anew_is_waited_for_where_it_may_have_the_newest_record(
+    copies: int, answers: tuple[str, ...]
+) -> None:
+    script = Script(copies=copies).play(THREE)
+    script.tell(*(f"stamped {name} R" for name in answers), "refused c1 runId")
+    assert asked(script, 3 * PATIENCE, *answers, anew="c1") == []
 
 
 def test_it_is_let_in_when_it_has_answered_for_a_while_and_for_longer_each_time() -> None:
@@ -257,6 +314,14 @@ def test_a_full_server_answers() -> None:
     assert found.silent(one)
     found.heard(e.Unreachable(one, stamp("e1x1"), full=True))
     assert not found.silent(one)
+
+
+@pytest.mark.parametrize("reason", [*Reason, e.TAG])
+def test_what_the_life_that_is_asked_refuses_is_an_answer(reason: str) -> None:
+    found, one = Suspicion(), member("a1")
+    silence(found, ["a1"], [one], PATIENCE)
+    found.heard(e.Refused(one, stamp("e1x1"), str(getattr(reason, "value", reason))))
+    assert found.silent(one) is (reason == Reason.RUN_ID)
 
 
 def test_only_ticks_at_which_it_is_asked_count() -> None:

@@ -18,6 +18,7 @@ SHOWED_AT = {
     "waits_for_what_tasks_miss": 680,
     "overlooks_older_view": 36,
     "creates_over_state": 49,
+    "takes_refusals_for_answers": 28,
     "losses_blame_roots": 302,
     "letters_taken_twice": 146,
     "id_without_edge": 121,

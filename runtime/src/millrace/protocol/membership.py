@@ -648,8 +648,9 @@ class Membership:
         return [
             e.Notify(
                 "StateServerLeftOut",
-                f"state server {member.name} runs and has not answered the driver for "
-                f"{PATIENCE} tries: the others go on without it, and it is let in when it answers",
+                f"state server {member.name} is said to run and has not answered the driver for "
+                f"{PATIENCE} tries, or was started anew and its new life was not told of: the "
+                "others go on without it, and it is let in when it answers",
                 warning=True,
                 server=member.name,
             )

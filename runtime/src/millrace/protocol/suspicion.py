@@ -8,6 +8,10 @@ view::
        ^                                                                         |
        +---- has answered each of PROOF ticks in a row, twice as many each time --+
 
+A server that was started anew refuses what is meant for its former life. That is no answer of that
+life: as long as the operator proposes it, perhaps since it is away itself, it is silent like one
+that hangs.
+
 Ticks are counted, not seconds: a driver that was stopped itself finds nothing but old questions
 when it wakes up, and their answers behind them.
 
@@ -28,6 +32,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from millrace.protocol import events as e
+from millrace.protocol.server import Reason
 from millrace.protocol.types import Member
 
 PATIENCE = 10
@@ -77,8 +82,11 @@ class Suspicion:
                 self._asked.add(action.member)
 
     def heard(self, event: e.Event) -> None:
-        """Note an answer, whatever it says; a server that is full has answered, too."""
+        """Note an answer, whatever it says; a server that is full has answered, too. What a later
+        life of a server refuses is none."""
         match event:
+            case e.Refused(reason=Reason.RUN_ID):
+                return
             case e.Stamped() | e.RecordAck() | e.Refused() | e.Unreachable(full=True):
                 self._answered.add(event.member)
                 self._asked.discard(event.member)

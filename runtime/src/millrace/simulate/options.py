@@ -41,7 +41,8 @@ class Chaos:
     that go down and come back on their files, ``stale_s`` about an old file that is put back,
     ``clock_s`` about a wall clock that is set, ``resize_s`` about windows that are to have another
     size, ``standby_s`` about the driver that stands by, ``copies_s`` about objects that are to have
-    more or fewer copies. The ``*_s`` are mean times between faults
+    more or fewer copies, ``blind_s`` about an operator that proposes nothing new for a while.
+    The ``*_s`` are mean times between faults
     in seconds, 0 for never.
     """
 
@@ -79,6 +80,7 @@ class Chaos:
     standby_s: float = 0.0
     resize_s: float = 0.0
     copies_s: float = 0.0
+    blind_s: float = 0.0
     letters_unread: float = 0.0
 
 
@@ -118,7 +120,8 @@ class Options:
     one object has of several windows. ``snapshot_s`` is the mean time between two
     snapshots; from ``lost_s`` on, once there is one, all copies of some state are lost together.
     With ``late`` a server hangs once more after the storm, when a root comes, and the last root
-    comes long after that, for a driver that has just started."""
+    comes long after that, for a driver that has just started. With ``unseen`` that server is
+    started anew instead, and the operator proposes nothing new any more."""
 
     seed: int
     guarantee: Guarantee
@@ -157,6 +160,7 @@ class Options:
     snapshot_s: float = 0.0
     lost_s: float | None = None
     late: bool = False
+    unseen: bool = False
     prepares: bool = False
     letters_together: int = 0
 
@@ -213,7 +217,17 @@ def draw(seed: int) -> Options:
     options = replace(options, chaos=replace(options.chaos, power_s=_power(options)))
     options = _with_copies(_with_resizes(_with_losses(options)))
     options = replace(options, late=_late(options), prepares=_prepares(options))
-    return _with_letters_together(options)
+    return _with_blindness(_with_letters_together(options))
+
+
+def _with_blindness(options: Options) -> Options:
+    """In some of the runs with several servers the operator is away for a while, or for good."""
+    # Drawn apart, so that every seed means the run that it meant before there was any.
+    rng = Random(f"blind/{options.seed}")
+    options = replace(options, unseen=options.late and rng.random() < 0.4)
+    if options.poison_only or options.servers == 1 or rng.random() < 0.8:
+        return options
+    return replace(options, chaos=replace(options.chaos, blind_s=rng.uniform(2.0, 10.0)))
 
 
 def _with_letters_together(options: Options) -> Options:

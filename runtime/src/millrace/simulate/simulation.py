@@ -187,7 +187,8 @@ class Simulation:
 
     def _start_anew(self) -> None:
         """All is well for long. The next driver knows nothing of whom this one has left out."""
-        self.checkers.let_in.look()
+        if not self.options.unseen:
+            self.checkers.let_in.look()
         self.supervisor.start_anew()
 
     def _let_zombies_finish(self) -> None:

@@ -72,6 +72,11 @@ BUGS: dict[str, Bug] = {
         Bug("goes_on_with_some", "rule 10", lambda: _driver(membership=m.GoesOnWithSome)),
         Bug("suspects_nobody", "rule 10", lambda: _driver(membership=m.SuspectsNobody)),
         Bug(
+            "takes_refusals_for_answers",
+            "rule 10",
+            lambda: _driver(membership=m.TakesRefusalsForAnswers),
+        ),
+        Bug(
             "waits_for_what_tasks_miss",
             "rule 10",
             lambda: _driver(membership=m.WaitsForWhatTasksMiss),

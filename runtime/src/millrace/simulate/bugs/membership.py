@@ -216,6 +216,19 @@ class SuspectsNobody(_Suspecting):
     suspects = _Trusting
 
 
+class _Credulous(Suspicion):
+    def heard(self, event: e.Event) -> None:
+        if isinstance(event, e.Refused):
+            event = e.Stamped(event.member, event.stamp, None)
+        super().heard(event)
+
+
+class TakesRefusalsForAnswers(_Suspecting):
+    """Takes what a later life of a server refuses for an answer of the one that it asks."""
+
+    suspects = _Credulous
+
+
 class _Unforgiving(Suspicion):
     def tick(self, proposed: Iterable[Member], others: Collection[Member]) -> tuple[str, ...]:
         self._answered.clear()

@@ -57,6 +57,8 @@ class Spared:
         self._cluster = cluster
         self._open: View | None = None
         self._made = False
+        self._members: set[Member] = set()
+        """Lives that ever were in a view: while the operator is away no driver knows others."""
         history.listen(h.CopiesAsked, self._asked)
         history.listen(h.ViewChanged, lambda entry: self._changed(entry.view))
         history.listen(h.ServerLeft, lambda _: self._left())
@@ -77,6 +79,7 @@ class Spared:
             raise h.ViolationError("copies", "who could have had a copy has ended")
 
     def _changed(self, view: View) -> None:
+        self._members.update(view.target)
         if view.phase is not Phase.OPEN:
             return
         before, self._open = self._open, view
@@ -86,7 +89,8 @@ class Spared:
         if view.owners_each >= min(self._due(), before.owners_each):
             return
         gone = [member for member in before.target if member not in view.target]
-        others = [member for member in self._cluster.alive() if member not in view.target]
+        alive = [member for member in self._cluster.alive() if member in self._members]
+        others = [member for member in alive if member not in view.target]
         missed = [member for member in others if self._only_tasks_miss(member)]
         # However few servers are asked for: R is the topology's (rule 10).
         if any(map(self._only_tasks_miss, gone)) and len(missed) > max(1, self._wanted - 1):

@@ -98,6 +98,7 @@ class Nemesis:
             (chaos.standby_s, self._strike_standby),
             (chaos.resize_s, self._resize),
             (chaos.copies_s, self._ask_for_copies),
+            (chaos.blind_s, self._blind),
             (1.0 if self._to.options.requests else 0.0, self._request),
         ):
             if mean_s:
@@ -109,7 +110,8 @@ class Nemesis:
         if self._to.options.edit_s is not None:
             self._world.after(self._to.options.edit_s, self._to.supervisor.edit)
         if self._to.options.late:
-            self._world.after(self._to.options.storm_s + CALM_S - 1.0, self._hang_once_more)
+            once_more = self._restart_unseen if self._to.options.unseen else self._hang_once_more
+            self._world.after(self._to.options.storm_s + CALM_S - 1.0, once_more)
 
     def _again(self, mean_s: float, blow: Callable[[], None]) -> None:
         def strike() -> None:
@@ -408,6 +410,26 @@ class Nemesis:
             name = self._world.rng.choice(members).name
             self._history.add(h.Note(f"{name} hangs for {ONCE_MORE_S:.1f} s"))
             self._to.cluster.stop(name, ONCE_MORE_S)
+
+    def _blind(self) -> None:
+        """The operator is away, and perhaps a server is started anew before it is back."""
+        self._to.supervisor.blind(self._till_calm(12.0))
+        if self._world.rng.random() < 0.7:
+            self._server()
+
+    def _restart_unseen(self) -> None:
+        """With nothing else in the way its former life is left out, by the next driver too."""
+        cluster, view = self._to.cluster, self._to.store.view
+        if view is None or self._copies == 1 or self._lost:
+            return
+        members = [member for member in view.target if self._expendable(member)]
+        if not members or not self._to.supervisor.has_proposed(cluster.alive()):
+            return
+        name = self._world.rng.choice(members).name
+        self.crashes += 1
+        self._to.supervisor.blind(FOR_GOOD_S)
+        cluster.kill(name)
+        cluster.start(name, keeps_file=self._world.rng.random() < 0.5, kept=None)
 
     def _slow(self) -> None:
         rng, names = self._world.rng, self._to.cluster.names

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from millrace.protocol import events as e
 from millrace.protocol.types import Member, Phase, View
@@ -75,6 +75,9 @@ class Supervisor:
         self.restoring: Restore | None = None
         self.watcher: Callable[[DriverProcess, str], None] | None = None
         """Who starts drivers instead, for a while."""
+        self._blind_until_s = 0.0
+        self._seen: e.MembersSeen | None = None
+        """What was proposed last, which stays in force while nobody looks."""
         self.edits = 0
         """How often the topology was edited: what drivers are made for from then on."""
         self.copies: int | None = None
@@ -244,16 +247,32 @@ class Supervisor:
         """Something about the state servers has changed; it shows after a moment."""
         self._world.after(0.2 + self._world.rng.random() * 0.3, self._propose_all)
 
+    def blind(self, seconds: float) -> None:
+        """Propose nothing new for so long; drivers that start meanwhile find what there is."""
+        self._blind_until_s = max(self._blind_until_s, self._world.now_s + seconds)
+
+    def has_proposed(self, members: Collection[Member]) -> bool:
+        """Whether these and no others were proposed last."""
+        return self._seen is not None and set(self._seen.members) == set(members)
+
+    def _is_blind(self) -> bool:
+        return self._seen is not None and self._world.now_s < self._blind_until_s
+
     def _propose_all(self) -> None:
         for driver in self._running():
             self._propose(driver)
 
     def _propose(self, driver: DriverProcess) -> None:
+        if not self._is_blind():
+            self._seen = self._seen_now()
+        if self._seen is not None:
+            self._world.send(driver.post, self._seen)
+
+    def _seen_now(self) -> e.MembersSeen | None:
         members, leaving = self._cluster.alive(), self._cluster.leaving()
         if not self._may_release():
             members, leaving = (*members, *leaving), ()
-        if members:
-            self._world.send(driver.post, e.MembersSeen(members, leaving=leaving))
+        return e.MembersSeen(members, leaving=leaving) if members else None
 
     def _may_release(self) -> bool:
         """Whether servers that are to leave may."""
@@ -262,7 +281,9 @@ class Supervisor:
     def _part(self) -> None:
         """End those that were to leave, once that may be. Whoever asks for one that comes instead
         finds it empty, as a user does who scales down and up again."""
-        if self._parting is None or self.restoring is not None or not self._may_release():
+        if self._parting is None or self.restoring is not None or self._is_blind():
+            return
+        if not self._may_release():
             return
         for member in self._cluster.leaving():
             if self._parting(member.name):
