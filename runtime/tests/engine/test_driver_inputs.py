@@ -25,6 +25,7 @@ from millrace.engine.driver.home.journal import (
     EventTeller,
     StatusBoard,
 )
+from millrace.engine.driver.home.newest import STALE_S
 from millrace.engine.driver.home.reader import InboxReader
 from millrace.engine.driver.letters import decode_letters, encode_letters, replay_of
 from millrace.engine.driver.planner import Pace, Planner
@@ -912,6 +913,57 @@ def test_a_request_that_cannot_be_read_keeps_no_other_from_being_heard(requests,
     monkeypatch.setattr(Path, "read_bytes", read_bytes)
     assert list(requests.box.look()) == [e.StopAsked()]
     assert sorted(requests.left) == ["0.json", "1.json"]
+
+
+def proposing(*numbers: int) -> tuple[MemoryInbox, Mailbox, Standing, list[int]]:
+    """An inbox that has shown these proposals, one a look, and the numbers of those taken."""
+    inbox, clock = MemoryInbox(), Standing()
+    box = Mailbox(inbox, lambda _: b"", lambda _: None, clock=clock)
+    return (
+        inbox,
+        box,
+        clock,
+        [taken for number in numbers for taken in proposed(inbox, box, number)],
+    )
+
+
+def proposed(inbox: MemoryInbox, box: Mailbox, number: int) -> list[int]:
+    """The numbers taken at a look at the proposal with this one."""
+    inbox.propose(Proposal((Member("state-0", f"run-{number}"),), (), number))
+    return [event.number for event in box.look() if isinstance(event, e.MembersSeen)]
+
+
+def test_a_proposal_of_an_operator_that_was_replaced_is_passed_over():
+    inbox, box, clock, taken = proposing(7, 8, 7)
+    assert taken == [7, 8]
+    clock.at_s += STALE_S - 1
+    assert proposed(inbox, box, 7) == []
+    assert proposed(inbox, box, 8) == [], "it is in force"
+    clock.at_s += 2
+    assert proposed(inbox, box, 7) == [], "who leads has written meanwhile"
+    assert proposed(inbox, box, 9) == [9]
+
+
+def test_numbers_begin_anew_in_an_inbox_that_was_lost():
+    inbox, box, _, _ = proposing(8)
+    inbox._proposal = None
+    assert list(box.look()) == []
+    assert proposed(inbox, box, 1) == [1]
+
+
+def test_numbers_begin_anew_in_an_inbox_whose_loss_nobody_saw():
+    inbox, box, clock, taken = proposing(8, 1)
+    assert taken == [8]
+    clock.at_s += STALE_S
+    assert proposed(inbox, box, 1) == [1]
+    assert proposed(inbox, box, 2) == [2]
+
+
+def test_proposals_without_numbers_all_count():
+    """Those of a supervisor on one machine."""
+    inbox, box, _, _ = proposing(0)
+    inbox.propose(Proposal((Member("state-0", "run-9"),), ()))
+    assert list(box.look()) == [e.MembersSeen((Member("state-0", "run-9"),), 0)]
 
 
 def test_owners_of_a_key_group_are_on_different_nodes_where_they_are_told():

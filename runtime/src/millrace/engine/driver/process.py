@@ -309,6 +309,7 @@ class DriverProcess:
             snapshots.waiting,
             self._tuner.give,
             self._overtaken,
+            self._clock,
         )
         equipment = Equipment(
             view=self._view,

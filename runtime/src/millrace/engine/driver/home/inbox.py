@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from millrace.clock import Clock, SystemClock
+from millrace.engine.driver.home.newest import Newest
 from millrace.engine.driver.letters import DamagedLettersError, decode_letters, replay_of
 from millrace.errors import MillraceError
 from millrace.homes.documents import Ask, Proposal, Request
@@ -39,6 +41,7 @@ class Mailbox:
         waiting: Callable[[set[str]], None] = lambda _: None,
         tuned: Callable[[Tuning], None] = lambda _: None,
         overtaken: Callable[[], bool] = lambda: False,
+        clock: Clock | None = None,
     ) -> None:
         self._inbox = inbox
         self._fetch = fetch
@@ -48,6 +51,7 @@ class Mailbox:
         self._tuned = tuned
         self._overtaken = overtaken
         self._seen: Proposal | None = None
+        self._newest = Newest(clock or SystemClock())
         self._record: Record | None = None
         self._waiting: dict[str, e.DeadLetterRequest] = {}
         self._stops: list[str] = []
@@ -92,7 +96,8 @@ class Mailbox:
 
     def _proposals(self) -> Iterator[e.Event]:
         proposal = self._inbox.proposal()
-        if proposal is None or proposal == self._seen:
+        counts = self._newest.counts(proposal)
+        if proposal is None or proposal == self._seen or not counts:
             return
         self._seen = proposal
         if proposal.tuning is not None:
