@@ -283,7 +283,9 @@ class Membership:
         return [m for m in there if not self.suspicion.silent(m)]
 
     def _too_few(self, staying: Sized) -> bool:
-        """Whether there would be fewer copies without those that are to leave."""
+        """Whether there would be fewer copies without those that are to leave: so few of others
+        can be relied on. Of fewer proposed than there are to be copies no more are asked for: who
+        proposed them has seen to it that the copies are there (``View.can_spare_others``)."""
         return len(staying) < min(self.copies, len(self._proposed))
 
     def _must_change(self) -> bool:
