@@ -415,9 +415,7 @@ def test_what_a_drivers_figures_say(
 
 def test_a_root_is_done_with_whatever_became_of_it() -> None:
     """Two runs over the same input agree about it, though kills make one of them drop some."""
-    figures = replace(
-        RUNNING, totals=Totals(roots=90, windows=7, replays=4, dead=3, dropped=7)
-    )
+    figures = replace(RUNNING, totals=Totals(roots=90, windows=7, replays=4, dead=3, dropped=7))
     assert look_of(figures, True, None).roots == 100
     assert look_of(RUNNING, True, None).roots == 0
 
