@@ -39,7 +39,10 @@ from millrace.sinks.redis import RedisSink
 from millrace.sources.files import FileSource
 from millrace.topology import limits
 from millrace.topology.duration import LONGEST_MS
+from millrace.topology.kinds.base import SinkKind
+from millrace.topology.kinds.registry import SINKS, SOURCES, Registry
 from millrace.topology.load import parse
+from millrace.topology.parts import Guarantee
 from millrace.topology.problems import InvalidTopologyError
 
 ROOT = Path(__file__).parents[3]
@@ -103,6 +106,21 @@ def test_the_topology_of_the_readme() -> None:
     for field in beside:
         del example["spec"][field]
     assert shown == example
+
+
+@pytest.mark.parametrize(
+    ("heading", "shipped"),
+    [("reads from", SOURCES), ("writes to", SINKS)],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_the_readme_names_the_kinds_that_ship(heading: str, shipped: Registry[Any]) -> None:
+    table = (ROOT / "README.md").read_text().partition(f"\n| {heading} |")[2].partition("\n\n")[0]
+    rows = dict(re.findall(r"^\| \[?`(\w+)`\S* \| (.*) \|$", table, re.M))
+    own = [kind for kind in shipped if type(kind).__module__.startswith("millrace.")]
+    assert list(rows) == [kind.name for kind in own]
+    for kind in own:
+        if isinstance(kind, SinkKind) and Guarantee.EXACTLY_ONCE not in kind.guarantees:
+            assert rows[kind.name].endswith("all but `ExactlyOnce`")
 
 
 def test_blocks_of_the_readme_come_to_their_end() -> None:
