@@ -37,7 +37,8 @@ WORDS: dict[str, Any] = {
             }
         },
         "ackers": {"replicas": 3},
-        "stateServers": {"replicas": 4, "copies": 2},
+        "stateServers": {"replicas": 4, "copies": 2, "memory": "512Mi"},
+        "spark": {"driver": {"memory": "2Gi"}, "executors": {"memory": "768m"}},
         "sources": [{"name": "lines", "files": {"path": "texts", "watch": False}}],
         "processors": [
             {"name": "split", "function": "words:split", "inputs": [{"from": "lines"}]},

@@ -336,6 +336,7 @@ def test_the_document_says_what_each_right_of_a_pod_is_for():
         ({}, 768 << 20, "1024Mi"),
         ({"memory": "4g"}, 4 << 30, "5462Mi"),
         ({"memory": "64m"}, 64 << 20, "86Mi"),
+        ({"memory": "64Mi"}, 64 << 20, "86Mi"),
     ],
 )
 def test_a_state_server_has_the_memory_that_the_topology_says(state: Any, most: int, pod: str):
@@ -396,7 +397,8 @@ def test_a_driver_pod_is_one_life_and_others_come_back():
 
 
 @pytest.mark.parametrize(
-    ("heap", "memory"), [("1g", "1434Mi"), ("512m", "896Mi"), ("10g", "14336Mi")]
+    ("heap", "memory"),
+    [("1g", "1434Mi"), ("512m", "896Mi"), ("10g", "14336Mi"), ("10Gi", "14336Mi")],
 )
 def test_a_driver_has_memory_beside_its_heap(heap: str, memory: str):
     pod = driver_pod(OWNER, SETTINGS, topology(spark={"driver": {"memory": heap}}), 1, "f")

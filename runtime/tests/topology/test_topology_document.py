@@ -209,7 +209,10 @@ def test_another_share_is_refused_with_what_to_write(text: str) -> None:
     ("override", "remedy"),
     [
         ("spec.deadLetters.maxShare=0.5", 'write a whole number from 0 to 100 and %: "50%"'),
-        ("spec.spark.driver.memory=1", 'write a whole number and k, m, g or t: "1g"'),
+        (
+            "spec.spark.driver.memory=1",
+            'write a whole number and k, m, g or t, or Ki, Mi, Gi or Ti: "1g"',
+        ),
         ("metadata.name=7", 'put it in quotes: "7"'),
     ],
 )

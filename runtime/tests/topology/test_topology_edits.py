@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import copy
+import json
 
 import pytest
+from pydantic import ValidationError
 from topology_texts import WORDCOUNT, model
 
 from millrace.topology.document import read_document
@@ -23,6 +25,28 @@ def test_equal_topologies_have_no_edits():
     assert classify(model(WORDCOUNT), model(WORDCOUNT)) == []
     # A default that is written out changes nothing.
     assert edits("spec.window.maxRecords=200000", "spec.tupleTimeout=0.5m") == []
+
+
+@pytest.mark.parametrize(
+    "field", ["spec.stateServers.memory", "spec.spark.driver.memory", "spec.spark.executors.memory"]
+)
+def test_an_amount_of_memory_is_the_same_in_both_forms(field: str):
+    for spark, kubernetes in (("9m", "9Mi"), ("2g", "2Gi"), ("9000k", "9000Ki"), ("1t", "1Ti")):
+        one, other = edited(f"{field}={spark}"), edited(f"{field}={kubernetes}")
+        assert classify(one, other) == []
+        assert one.document() == other.document()
+        assert f'"memory": "{spark}"' in json.dumps(other.document()), "what Spark reads"
+    (edit,) = edits(f"{field}=512Mi")
+    assert edit.new == "512m"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["512", "512M", "512mi", "512MI", "512Gb", "0Mi", "1.5Gi", "512 Mi", "Mi", "512Pi", "1gi"],
+)
+def test_other_amounts_of_memory_are_refused(text: str):
+    with pytest.raises(ValidationError, match="is no amount of memory"):
+        edited(f'spec.stateServers.memory="{text}"')
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,13 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from millrace.topology.duration import PATTERN
+from pydantic import Field
+
+from millrace.topology.duration import PATTERN, Duration
 from millrace.topology.model import StreamTopology
-from millrace.topology.schema import json_schema, reference
+from millrace.topology.parts import Part
+from millrace.topology.scalars import Memory
+from millrace.topology.schema import json_schema, reference, schema_of
 
 
 def properties(node: Any, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -66,6 +70,34 @@ def test_fields_named_title_or_default_would_be_kept():
 def test_the_pattern_of_durations_agrees_with_their_reader():
     assert re.fullmatch(PATTERN, "1m30s")
     assert not re.fullmatch(PATTERN, "30")
+
+
+def test_descriptions_tell_forms_and_bounds_which_kubectl_explain_does_not():
+    rows = dict(re.findall(r"^\| `([^`]+)` \| (.*) \|$", reference(), re.MULTILINE))
+    assert rows["spec.ackers.replicas"].endswith("From 0 to 64.")
+    assert rows["spec.keyGroups"].endswith("From 1 to 4096.")
+    assert rows["spec.stateServers.copies"].endswith("From 1 to 8.")
+    assert rows["spec.tupleTimeout"].endswith('Such as "100ms", "30s" or "1m30s".')
+    assert rows["spec.window.minInterval"].endswith('"1m30s".'), "also where it may be left out"
+    assert '"512Mi"' in rows["spec.spark.executors.memory"]
+    assert rows["spec.window.maxRecords"].endswith("At least 1."), "no bound of a format"
+    assert (
+        rows["spec.sources"] == "list of object | required | Where roots come from. At least one."
+    )
+    assert rows["spec.processors[].inputs[].from"].split(" | ")[1] == "required"
+    assert rows["spec.processors"].split(" | ")[1] == ""
+
+
+def test_a_form_is_told_in_descriptions_alone():
+    class Times(Part):
+        """A kind of a package's own."""
+
+        all: tuple[Duration, ...] = Field(description="Some times.")
+        bare: Memory | None = None
+
+    fields = schema_of(Times)["properties"]
+    assert fields["all"]["items"] == {"type": "string", "pattern": PATTERN}
+    assert fields["bare"].keys() == {"type", "pattern"}
 
 
 def test_the_reference_lists_the_fields_in_order():

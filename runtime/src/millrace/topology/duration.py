@@ -15,6 +15,8 @@ _TERM = r"[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h)"
 PATTERN = rf"^(?:{_TERM})+$"
 """What a duration looks like, for schemas."""
 
+FORMS = "forms"
+"""In a type's schema: a sentence that ends up in the description of each of its fields."""
 
 LONGEST_MS = 366 * 24 * _UNITS_MS["h"]
 """No wait in a topology is meant to be longer, and clocks of systems end somewhere."""
@@ -64,7 +66,8 @@ class Duration:
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        return {"type": "string", "pattern": PATTERN}
+        forms = 'Such as "100ms", "30s" or "1m30s".'
+        return {"type": "string", "pattern": PATTERN, FORMS: forms}
 
     @classmethod
     def _validated(cls, value: Any) -> Duration:

@@ -7,13 +7,15 @@ import re
 from decimal import Decimal
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
+
+from millrace.topology.duration import FORMS
 
 _LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _COMPONENT = r"^[A-Za-z][A-Za-z0-9_-]*$"
 _TARGET = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"
-_MEMORY = r"^[1-9][0-9]*[kmgt]$"
+_MEMORY = r"^[1-9][0-9]*([kmgt]|[KMGT]i)$"
 _OBJECT = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 _KEY = r"^[-._A-Za-z0-9]+$"
 _QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
@@ -59,16 +61,34 @@ Target = Annotated[
     Field(json_schema_extra={"pattern": _TARGET}),
     _matching(_TARGET, "does not name user code", 'write "module:function" or "module:Class"'),
 ]
+
+
+def _as_spark_has_it(text: str) -> str:
+    """``"512Mi"`` as ``"512m"``: what is kept, compared and handed to Spark has one form, which
+    older releases read, too."""
+    return text.removesuffix("i").lower()
+
+
 Memory = Annotated[
     str,
-    Field(json_schema_extra={"pattern": _MEMORY}),
-    _matching(_MEMORY, "is no amount of memory", 'write a whole number and k, m, g or t: "1g"'),
+    Field(
+        json_schema_extra={
+            "pattern": _MEMORY,
+            FORMS: 'Such as "512Mi" or "2Gi"; "512m" and "2g" are the same.',
+        }
+    ),
+    _matching(
+        _MEMORY,
+        "is no amount of memory",
+        'write a whole number and k, m, g or t, or Ki, Mi, Gi or Ti: "1g"',
+    ),
+    AfterValidator(_as_spark_has_it),
 ]
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def memory_bytes(text: str) -> int:
-    """Bytes in a valid amount of memory: ``"64m"``."""
+    """Bytes in an amount of memory as a topology keeps it: ``"64m"``."""
     return int(text[:-1]) * _UNITS[text[-1]]
 
 
