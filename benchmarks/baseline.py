@@ -54,7 +54,8 @@ SETTINGS = {
     "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
-"""Found to be the fastest on a machine of two cores; docs/benchmarks.md says what each gives."""
+"""Found to be the fastest on a machine of two cores. The polling delay is not for speed: with it a
+query that waits takes little from other sides."""
 
 PLANS = ("jvm", "arrow", "arrowudf", "pandas", "keys", "keyspandas")
 

@@ -3,8 +3,10 @@
 All sides are alive at once and work in turn on copies of the same files of 200,000 lines, about two
 million words each, with both cores: Millrace with a parallelism of two, Spark as ``local[2]``,
 Flink with two slots in one JVM, Bytewax as two processes. Each puts out changed totals as JSON
-lines, under a snapshot every 100 ms, which is Millrace's ``maxInterval``, or with what has come
-until a longer step is done. Flink and Bytewax are stopped while another side works.
+lines, under a snapshot every 100 ms (``--checkpoint-ms``), which is Millrace's ``maxInterval``, or
+with what has come until a longer step is done. Millrace's window is one file of a round, so that it
+commits once for each file; what is compared are totals, not how often they are shown. Flink and
+Bytewax are stopped while another side works.
 
 Sides: ``millrace`` (tracked, ``examples/wordcount`` with the declared split), ``flink_sql``
 (mini-batches, aggregation in two phases), ``flink_combined`` (DataStream with an operator that
@@ -20,7 +22,8 @@ how many times Millrace's CPU is in what Flink SQL takes for the same words. The
 distinct words end in ``_500k``.
 
 ``arrival``: the times of ``NAME=arrival``, from the arrival of 100 lines to their totals, with
-Flink's checkpoints every 100 ms and, in sides ending in ``_20ms``, every 20.
+Flink's checkpoints every 100 ms and, in sides ending in ``_20ms``, every 20. Millrace gets lines as
+an append to one file, a peer as a new file.
 
 The last line is one JSON object. A peer that cannot run here has null, and is named as the program
 ends with status 1.
@@ -56,8 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(machine())
     run = OUT / "peers"
     shutil.rmtree(run, ignore_errors=True)
-    result: dict[str, float | None] = {}
+    result: dict[str, float | None] = {"checkpoint_ms": options.checkpoint_ms}
     missing: dict[str, str] = {}
+    makers = throughput_sides(options.checkpoint_ms)
     parts = {
         "licences": ("licences", "", options.windows, options.warmups),
         "large": ("uniform", "_500k", options.large_windows, options.large_warmups),
@@ -65,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for part, (name, suffix, windows, warmups) in parts.items():
         if options.only in (None, part):
             texts = Texts(corpus(name, OUT / "corpora", windows))
-            chosen = {key: make for key, make in throughput_sides().items() if key in options.sides}
+            chosen = {key: make for key, make in makers.items() if key in options.sides}
             done = race(chosen, texts, run / name, options.rounds, warmups, missing)
             result.update(ratios(done, options.sides, suffix))
     if options.only in (None, "arrival"):
@@ -88,13 +92,19 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--windows", type=int, default=8, help="files of a round")
     parser.add_argument("--large-windows", type=int, default=4, help="the same for 490,000 words")
     parser.add_argument("--arrivals", type=int, default=100, help="arrivals of a round")
+    parser.add_argument(
+        "--checkpoint-ms",
+        type=int,
+        default=CHECKPOINT_MS,
+        help="between snapshots of Flink and Bytewax, where a side has no time of its own",
+    )
     parser.add_argument("--sides", nargs="+", choices=tuple(throughput_sides()), metavar="SIDE")
     parser.add_argument("--only", choices=["licences", "large", "arrival"], help="one part alone")
     parser.add_argument("--keep", action="store_true", help="leave outputs and logs in out/")
     options = parser.parse_args(arguments)
     if options.rounds < LEAST_ROUNDS:
         parser.error(f"--rounds is {options.rounds}; medians are of at least {LEAST_ROUNDS}")
-    for name in ("windows", "large_windows"):
+    for name in ("windows", "large_windows", "checkpoint_ms"):
         if getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
     if options.arrivals < 2:
@@ -104,14 +114,15 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def throughput_sides() -> dict[str, Callable[[Path], Side]]:
-    """What is compared, by name; each is made in the folder that is given."""
+def throughput_sides(checkpoint_ms: int = CHECKPOINT_MS) -> dict[str, Callable[[Path], Side]]:
+    """What is compared, by name; each is made in the folder that is given. ``checkpoint_ms``: of
+    those that take snapshots by the clock."""
     polling = {POLLING: "100ms"}
     return {
         "millrace": lambda at: MillraceSide("millrace", word_count(), at),
-        "flink_sql": lambda at: FlinkSide("flink_sql", "sql", at, CHECKPOINT_MS),
-        "flink_combined": lambda at: FlinkSide("flink_combined", "combined", at, CHECKPOINT_MS),
-        "bytewax": lambda at: BytewaxSide("bytewax", at, CHECKPOINT_MS),
+        "flink_sql": lambda at: FlinkSide("flink_sql", "sql", at, checkpoint_ms),
+        "flink_combined": lambda at: FlinkSide("flink_combined", "combined", at, checkpoint_ms),
+        "bytewax": lambda at: BytewaxSide("bytewax", at, checkpoint_ms),
         "spark": lambda at: BaselineSide("spark", "jvm", "memory", at, polling),
     }
 
@@ -216,7 +227,9 @@ def arrivals(
     print("\nfrom the arrival of 100 lines to their totals", flush=True)
     chosen = options.sides
     makers = {
-        name: make for name, make in arrival_sides().items() if name.removesuffix("_20ms") in chosen
+        name: make
+        for name, make in arrival_sides(options.checkpoint_ms).items()
+        if name.removesuffix("_20ms") in chosen
     }
     lines = endless(corpus("licences", OUT / "corpora", 1).files[0])
     watched: list[Watched] = []
@@ -249,10 +262,10 @@ def arrivals(
     return result
 
 
-def arrival_sides() -> dict[str, Callable[[Path], Any]]:
+def arrival_sides(checkpoint_ms: int = CHECKPOINT_MS) -> dict[str, Callable[[Path], Any]]:
     """As ``throughput_sides``; Spark's times are those of ``NAME=arrival``."""
     fast = FAST_CHECKPOINT_MS
-    sides = throughput_sides()
+    sides = throughput_sides(checkpoint_ms)
     return {
         **{name: sides[name] for name in ("millrace", "flink_sql", "flink_combined", "bytewax")},
         "flink_combined_20ms": lambda at: FlinkSide("flink_combined_20ms", "combined", at, fast),

@@ -28,6 +28,14 @@ class SideError(RuntimeError):
     """A side ended or stood still; the message names its log."""
 
 
+def all_times(times: Mapping[int, float], first: int, windows: int) -> list[float]:
+    """The time of each of so many windows from ``first`` on. ``SideError`` where one lacks."""
+    missed = [window for window in range(first, first + windows) if window not in times]
+    if missed:
+        raise SideError(f"the status did not show {len(missed)} of {windows} windows: {missed[:5]}")
+    return [times[window] for window in range(first, first + windows)]
+
+
 class BaselineSide:
     """A ``baseline.py`` process; one on the folder of another goes on from its checkpoint."""
 
@@ -183,8 +191,11 @@ class MillraceSide:
         return Round(begin, ends, self._cpu.read_s() - before)
 
     def small_round(self, file: Path, windows: int) -> list[float]:
-        """From open to published, in seconds, of each window that one file fills."""
+        """From open to published, in seconds and by Millrace's own status, of each window that one
+        file fills. Raises ``SideError`` where the status did not show one: it has the last few
+        only, and is behind by a fraction of a second."""
         first = self._next_window()
+        last = first + windows - 1
         self.feed([file])
         times: dict[int, float] = {}
 
@@ -192,10 +203,10 @@ class MillraceSide:
             status = self.status()
             for timing in status.get("timings", ()):
                 times[timing["window"]] = timing["openToPublishedS"]
-            return self.shown() >= first + windows - 1
+            return self.shown() >= last and max(times, default=0) >= last
 
         self._wait(finished, ROUND_S, _SELDOM_S)
-        return [times[w] for w in range(first, first + windows) if w in times]
+        return all_times(times, first, windows)
 
     def _next_window(self) -> int:
         """Between rounds all windows are shown."""

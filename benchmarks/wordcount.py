@@ -147,7 +147,7 @@ def small_windows(texts: Corpus, folder: Path, options: argparse.Namespace) -> d
     batches: list[list[float]] = []
     try:
         for number in range(options.warmups + options.rounds):
-            with spark.resting():  # it looks for files a hundred times a second
+            with spark.resting():  # it looks for files four times a second
                 opened = millrace.small_round(texts.files[0], options.small_windows)
             before = len(spark.batches_ms)
             spark.round(pieces)

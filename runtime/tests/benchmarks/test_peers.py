@@ -123,6 +123,7 @@ def test_ratios_are_null_for_a_peer_that_is_missing() -> None:
     [
         (["--rounds", "4"], "medians are of at least 5"),
         (["--windows", "0"], "--windows must be at least 1"),
+        (["--checkpoint-ms", "0"], "--checkpoint-ms must be at least 1"),
         (["--arrivals", "1"], "--arrivals must be at least 2"),
         (["--sides", "storm"], "invalid choice: 'storm'"),
         (["--only", "all"], "invalid choice: 'all'"),
@@ -136,6 +137,34 @@ def test_arguments_that_make_no_sense_are_refused(
     with pytest.raises(SystemExit, match="2"):
         parsed(arguments)
     assert said in capsys.readouterr().err
+
+
+def test_the_time_between_snapshots_is_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import peers
+
+    made: list[tuple[str, int]] = []
+    for side in ("FlinkSide", "BytewaxSide"):
+        monkeypatch.setattr(peers, side, lambda name, *rest: made.append((name, rest[-1])))
+    assert peers.parsed([]).checkpoint_ms == 100
+    asked = peers.parsed(["--checkpoint-ms", "500"]).checkpoint_ms
+    for makers in (peers.throughput_sides(asked), peers.arrival_sides(asked)):
+        for name, make in makers.items():
+            if name not in ("millrace", "spark"):
+                make(tmp_path)
+    assert {ms for name, ms in made if not name.endswith("_20ms")} == {500}
+    assert {ms for name, ms in made if name.endswith("_20ms")} == {20}
+    assert len(made) == 8
+
+
+def test_no_window_is_left_out_of_the_times() -> None:
+    from sides import SideError, all_times
+
+    times = {3: 0.1, 4: 0.2, 5: 0.3, 6: 0.4}
+    assert all_times(times, 4, 3) == [0.2, 0.3, 0.4]
+    with pytest.raises(SideError, match=r"1 of 3 windows: \[7\]"):
+        all_times(times, 5, 3)
 
 
 def test_jars_that_are_not_those_of_the_list_are_refused(tmp_path: Path) -> None:
