@@ -130,6 +130,56 @@ def test_blocks_of_the_readme_come_to_their_end() -> None:
             assert not re.search(r" (--watch|-f|--follow)( |$)", line.partition("   #")[0]), line
 
 
+QUOTED = re.compile(r"([\d.,]*\d)(?: to ([\d.,]*\d))? (?:s|ms|microseconds|times|bytes|MB|GB)\b")
+LINK = re.compile(r"\]\((?:docs/)?benchmarks\.md(?:#([\w-]+))?\)")
+
+
+def measured() -> dict[str, str]:
+    """The text of each section of the benchmarks with those below it, by its anchor; "" is all."""
+    text = (ROOT / "docs" / "benchmarks.md").read_text()
+    heads = [*re.finditer(r"^(#+) (.*)$", text, re.M)]
+    found = {"": text}
+    for at, head in enumerate(heads):
+        ends = [one.start() for one in heads[at + 1 :] if len(one[1]) <= len(head[1])]
+        anchor = re.sub(r"[^\w\- ]", "", head[2].lower()).replace(" ", "-")
+        found[anchor] = text[head.start() : min(ends, default=len(text))]
+    return found
+
+
+def quotes(text: str) -> Iterator[tuple[str, str]]:
+    """Figures with a unit of sentences that lead to the benchmarks, with the anchor; without one,
+    of the whole paragraph."""
+    for part in re.split(r"\n\n|^ *(?:-|\d+\.) |^\|", text, flags=re.M):
+        for sentence in re.split(r"(?<=[.:;]) (?=[A-Z])", " ".join(part.split())):
+            for link in LINK.finditer(sentence):
+                told = sentence if link[1] else part
+                for quoted in QUOTED.finditer(" ".join(told.split())):
+                    yield from ((link[1] or "", figure) for figure in quoted.groups() if figure)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_figures_that_are_quoted_are_those_of_the_benchmarks(document: Path) -> None:
+    if document.name == "benchmarks.md":
+        return
+    sections = measured()
+    wrong = [
+        (anchor, figure)
+        for anchor, figure in quotes(document.read_text())
+        if not re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d]|\.\d)", sections[anchor])
+    ]
+    assert wrong == []
+
+
+def test_figures_are_found_where_they_are_quoted() -> None:
+    found = {
+        name: {figure for _, figure in quotes((ROOT / name).read_text())}
+        for name in ("README.md", "docs/guarantees.md", "docs/operations.md")
+    }
+    assert found["README.md"] == {"3.50", "4.54", "19.5", "0.82", "0.92", "8"}
+    assert {"0.33", "100"} <= found["docs/guarantees.md"]
+    assert {"20.0", "44.0"} <= found["docs/operations.md"]
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_no_name_or_value_is_a_boolean_to_kubectl(document: Path) -> None:
     said = re.compile(
