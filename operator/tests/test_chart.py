@@ -237,6 +237,24 @@ def test_metrics_are_looked_for_where_they_are_told():
         assert f"[__meta_kubernetes_pod_label_{re.sub('[./-]', '_', label)}]" in text
 
 
+def test_the_notes_remove_what_the_document_removes_in_its_order():
+    notes = (CHART / "templates" / "NOTES.txt").read_text()
+    part = (ROOT / "docs" / "install.md").read_text().partition("## Removing")[2]
+    removing = part.partition("\n## ")[0]
+    release = {"{{ .Release.Namespace }}": "millrace-system", "{{ .Release.Name }}": "millrace"}
+    for name, value in release.items():
+        notes = notes.replace(name, value)
+    command = re.compile(r"^ *((?:kubectl delete|helm -n \S+ uninstall) .*)$", re.M)
+    assert command.findall(notes) == command.findall(removing)
+    assert len(command.findall(notes)) == 4
+    told = notes.partition("in this order")[2]
+    assert all(kind in told and kind in removing for kind in ("SnapshotDeleted", "SnapshotLeft"))
+    assert "deletes every topology that is still there" in told
+    assert re.findall(r"\bdocs/|\bexamples/|\.md\b", notes) == [], (
+        "whoever has the chart has no docs"
+    )
+
+
 def test_the_operator_knows_all_options_that_it_is_given(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
         main(["--help"])
