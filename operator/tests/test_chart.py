@@ -250,9 +250,7 @@ def test_the_notes_remove_what_the_document_removes_in_its_order():
     told = notes.partition("in this order")[2]
     assert all(kind in told and kind in removing for kind in ("SnapshotDeleted", "SnapshotLeft"))
     assert "deletes every topology that is still there" in told
-    assert re.findall(r"\bdocs/|\bexamples/|\.md\b", notes) == [], (
-        "whoever has the chart has no docs"
-    )
+    assert re.findall(r"\bdocs/|\bexamples/|\.md\b", notes) == [], "who has the chart has no docs"
 
 
 def test_the_operator_knows_all_options_that_it_is_given(capsys: pytest.CaptureFixture[str]):

@@ -137,6 +137,16 @@ def test_the_memory_and_cpu_that_are_told_are_what_pods_ask_for():
     assert asked + quantity(operator["memory"]) <= int(free[1]) * 2**30
 
 
+def test_the_image_of_the_store_is_told_with_the_others():
+    store = documents("store.yaml")[0]["spec"]["template"]["spec"]["containers"][0]
+    part = section("A first topology")
+    assert f"`{store['image']}`" in part
+    assert f"`docker.io/{store['image']}`" in part
+    readme = (ROOT / "README.md").read_text().partition("## On a cluster")[2].partition("\n## ")[0]
+    assert f"`{store['image']}`" in readme
+    assert any("valkey-cli" in command for command in re.findall(r"exec .*", part + readme))
+
+
 def test_a_pod_in_trouble_holds_up_ready_and_does_not_stall():
     cluster = Cluster()
     cluster.settle()
