@@ -72,6 +72,23 @@ def test_every_document_is_in_the_lists(index: str) -> None:
     assert len(listed) == len(set(listed))
 
 
+def test_both_lists_have_the_same_groups_and_order() -> None:
+    def groups(index: str) -> list[tuple[str, list[str]]]:
+        text = (ROOT / index).read_text()
+        heads = re.split(r"^##+ (Run it|Operate it|Write code|Internals)\n", text, flags=re.M)[1:]
+        parts = (part.partition("\n\n## ")[0] for part in heads[1::2])
+        names = [re.findall(r"\]\((?:\.\./|docs/)?([\w.#-]+)\)", part) for part in parts]
+        return list(zip(heads[::2], names, strict=True))
+
+    first, second = groups("README.md"), groups("docs/README.md")
+    assert [name for name, _ in first] == ["Run it", "Operate it", "Write code", "Internals"]
+    (*former, (_, last)), (*same, (_, ends)) = first, second
+    assert former == same
+    assert last[:5] == ends[:5]
+    operate = dict(first)["Operate it"]
+    assert {"conditions.md", "metrics.md", "operations.md#more-throughput"} <= set(operate)
+
+
 DOCUMENTS = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted(DOCS.glob("*.md"))]
 
 
