@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -23,10 +24,13 @@ SETTLE_S = 0.3
 """Behind the last end of a round, until CPU is read: what a window leaves to be cleared up costs
 some, too."""
 
+LEAST_WINDOWS = 3
+"""Of a round: the first and the last are left out."""
+
 
 @dataclass(frozen=True)
 class Round:
-    """One side's work on one round of windows, of which there are three at least; times by
+    """One side's work on one round of windows, ``LEAST_WINDOWS`` at least; times by
     ``time.monotonic`` in seconds.
 
     ``ends[i]`` is when what window ``i`` changed was to be seen in the output. ``cpu_s`` is what
@@ -56,6 +60,13 @@ def copied(files: Iterable[Path], folder: Path) -> list[Path]:
     return [
         Path(shutil.copyfile(path, folder / f"{index:05d}")) for index, path in enumerate(files)
     ]
+
+
+def round_windows(text: str) -> int:
+    """The option for how many windows a round has. Raises ``ArgumentTypeError``."""
+    if not text.isdecimal() or int(text) < LEAST_WINDOWS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from {LEAST_WINDOWS} on")
+    return int(text)
 
 
 class Side(Protocol):

@@ -38,6 +38,7 @@ from measure import (
     median_cpu_s,
     median_window_s,
     ratio,
+    round_windows,
     stop_cleanly,
     totals_in,
 )
@@ -75,7 +76,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds of every side")
     parser.add_argument("--warmups", type=int, default=3, help="rounds that do not count")
-    parser.add_argument("--windows", type=int, default=4, help="windows of a round")
+    parser.add_argument("--windows", type=round_windows, default=4, help="windows of a round")
     parser.add_argument("--lines", type=int, default=100_000, help="lines of a window")
     parser.add_argument("--only", choices=list(PARTS), help="one part alone")
     parser.add_argument("--keep", action="store_true", help="leave outputs and logs in out/")

@@ -5,8 +5,8 @@ Every line is one key, drawn evenly out of as many as there are, and each window
 changed total of every key that it touched, as JSON lines (ExactlyOnce, tracked, an acker process,
 fsync at every seal). There is one topology for each size of a window and number of executor
 processes; without any the driver's own process runs the tasks. It takes rounds of windows of one
-key first, then of more. A round's figure is the time between the end of its first window and that
-of its last, divided by the windows between them, and the CPU seconds of all processes. At the end
+key first, then of more. A round's figure is the time of a window in the midst of others
+(``measure.Round``), and the CPU seconds of all processes. At the end
 every total is compared with a count of what was fed, and every window must have put out each of its
 keys once.
 

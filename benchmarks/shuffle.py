@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from corpus import Corpus, corpus
-from measure import Round, last_line, machine, ratio, stop_cleanly
+from measure import Round, last_line, machine, ratio, round_windows, stop_cleanly
 from sides import BaselineSide, MillraceSide
 from wordcount import OUT, race, rates, word_count
 
@@ -35,7 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds of every side")
     parser.add_argument("--warmups", type=int, default=2, help="rounds that do not count")
-    parser.add_argument("--windows", type=int, default=4, help="windows of a round")
+    parser.add_argument("--windows", type=round_windows, default=4, help="windows of a round")
     parser.add_argument("--lines", type=int, default=20_000, help="lines of a window")
     parser.add_argument("--only", choices=["uniform20k", "licences"], help="one text alone")
     parser.add_argument("--keep", action="store_true", help="leave outputs and logs in out/")

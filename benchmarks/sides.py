@@ -74,6 +74,7 @@ class BaselineSide:
         before = self._cpu.read_s()
         self.begin(copied(files, self._drafts))
         answer = self.end()
+        time.sleep(SETTLE_S)
         return Round(answer["begin"], answer["ends"], self._cpu.read_s() - before)
 
     def begin(self, files: Sequence[Path]) -> None:

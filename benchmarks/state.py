@@ -9,10 +9,10 @@ uniform and with Zipf draws (1/rank) from them, then filled up to 1,000,000 keys
 At the end every total of every side is compared with a count of what it was fed, and every window
 must have put out each of its keys once.
 
-Rounds of all sides interleave; a round's figure is the time between the end of its first window and
-that of its last, divided by the windows between them, and the CPU seconds of all processes of the
-side. ``applyInPandasWithState`` calls a function for every key, takes many times as long as the
-others, and has rounds of its own number.
+Rounds of all sides interleave; a round's figure is the time of a window in the midst of others
+(``measure.Round``), and the CPU seconds of all processes of the side. ``applyInPandasWithState``
+calls a function for every key, takes many times as long as the others, and has rounds of its own
+number.
 
 The last line is one JSON object. ``vs_best_1e4`` and ``vs_best_1e6``: how many times the updates
 of the best of the other sides Millrace with one copy makes, by the clock; the lesser one of both
@@ -39,6 +39,7 @@ from measure import (
     machine,
     median_cpu_s,
     median_window_s,
+    round_windows,
     stop_cleanly,
     totals_in,
 )
@@ -51,8 +52,8 @@ DRAWS = ("uniform", "zipf")
 COPIES = (1, 2, 3)
 PANDAS = "pandas"
 OTHERS = ("memory", "rocksdb", PANDAS)
-PANDAS_WINDOWS = 2
-"""Of its rounds; the fewest that have a time between them."""
+PANDAS_WINDOWS = 3
+"""Of its rounds: the fewest of which one is in the midst of others."""
 
 
 def main() -> None:
@@ -60,7 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds of every side")
     parser.add_argument("--warmups", type=int, default=2, help="rounds that do not count")
-    parser.add_argument("--windows", type=int, default=6, help="windows of a round")
+    parser.add_argument("--windows", type=round_windows, default=6, help="windows of a round")
     parser.add_argument("--pandas-rounds", type=int, default=1, help="applyInPandasWithState's")
     parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
     parser.add_argument("--sides", nargs="+", default=[*OTHERS, *(f"r{c}" for c in COPIES)])

@@ -2,9 +2,9 @@
 
 All sides are alive at once, each in processes of its own, and work in turn on the same files with
 the same two cores; the others only poll meanwhile. A side's first rounds warm it up and do not
-count. A round's figure is the time between the end of its first window and the end of its last,
-divided by the windows between them. Ratios are medians of the ratios of rounds that ran next to
-each other. At the end the output of every side is compared with a count by plain Python.
+count. A round's figure is the time of a window in the midst of others (``measure.Round``). Ratios
+are medians of the ratios of rounds that ran next to each other. At the end the output of every side
+is compared with a count by plain Python.
 
 Sides: ``jvm`` (explode and count in the JVM), ``python`` (the split in Python), both with the
 state store that turns out faster; ``millrace`` (ExactlyOnce, tracked, an acker process, fsync at
@@ -35,6 +35,7 @@ from measure import (
     median_cpu_s,
     median_window_s,
     ratio,
+    round_windows,
     stop_cleanly,
 )
 from sides import BaselineSide, MillraceSide
@@ -51,7 +52,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds of every side")
     parser.add_argument("--warmups", type=int, default=6, help="rounds that do not count")
     parser.add_argument("--large-warmups", type=int, default=2, help="the same for 500,000 words")
-    parser.add_argument("--windows", type=int, default=6, help="windows of a round")
+    parser.add_argument("--windows", type=round_windows, default=6, help="windows of a round")
     parser.add_argument("--small-windows", type=int, default=200, help="windows of 100 lines")
     parser.add_argument("--draw", choices=["uniform", "zipf"], default="uniform")
     parser.add_argument("--only", choices=["licences", "large", "small"], help="one part alone")

@@ -290,3 +290,13 @@ def test_a_field_of_csv_may_be_long_and_what_is_no_csv_is_said(
     monkeypatch.setattr(csv, "DictReader", broken)
     with pytest.raises(UnreadableError, match=r"cannot be read as rows \(line contains NUL"):
         read_rows(tmp_path)
+
+
+def test_an_empty_key_of_a_csv_file_may_stand_for_two(tmp_path: Path) -> None:
+    """Null and an empty text are two keys, which such a file does not tell apart."""
+    for window, rows in enumerate(('w,n\n,1\n"",5\na,2\n', 'w,n\n,2\n"",6\na,2\n'), 1):
+        (tmp_path / f"part-{window:012}-00000.csv").write_text(rows)
+    seen = read_rows(tmp_path)
+    verdict = judge(seen.rows, seen.rows, KNOWN, seen.windows)
+    assert (verdict.duplicated, verdict.wrong) == (1, 0), verdict.examples
+    assert "a" in verdict.examples[0]

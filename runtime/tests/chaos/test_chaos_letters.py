@@ -58,6 +58,13 @@ def test_where_a_payload_is_not_known_letters_are_counted() -> None:
     assert sizes(compare(BAD, [letter(None)])) == (3, 1, 2, 0)
 
 
+def test_those_of_other_sources_are_compared_all_the_same() -> None:
+    due, found = [*BAD, letter(b"x", source="more")], [*BAD, letter(b"y", source="more")]
+    assert sizes(compare([*due, letter(None)], [*found, letter(None)])) == (5, 5, 1, 1)
+    other = [*BAD[1:], letter(b"x", source="more"), letter(None, source="more")]
+    assert sizes(compare([*due, letter(None)], other)) == (5, 4, 2, 1)
+
+
 @pytest.mark.parametrize(
     ("guarantee", "lost", "wrong"),
     [

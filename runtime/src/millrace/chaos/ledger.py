@@ -224,7 +224,8 @@ class _Stray:
 
 
 def _strays(rows: Sequence[Row], windows: Iterable[int], totals: RunningTotals) -> Iterator[_Stray]:
-    """The rows of a sink in its order that show again what was shown, or less than that.
+    """The rows of a sink in its order that show again what was shown, or less than that. Those
+    whose key has an empty text are passed over: a CSV file does not tell it from null.
 
     Raises ``UnreadableError`` for a row without the columns of the key.
     """
@@ -234,6 +235,8 @@ def _strays(rows: Sequence[Row], windows: Iterable[int], totals: RunningTotals) 
     before: dict[str, tuple[int, tuple[int, ...] | None]] = {}
     shown: set[tuple[str, tuple[int, ...]]] = set()
     for at, (key, row, window) in enumerate(zip(keys, rows, windows, strict=True)):
+        if "" in map(row.get, totals.key):
+            continue
         counts = _counts(row, counted)
         last_window, last = before.get(key, (None, None))
         where = f"{_text(row)[:150]} in window {window}"

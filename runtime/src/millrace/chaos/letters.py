@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from millrace.local.inspect.letters import Letter
@@ -29,24 +29,25 @@ class LettersVerdict:
 
 
 def compare(expected: Sequence[Letter], found: Sequence[Letter]) -> LettersVerdict:
-    """Compare letters as a bag: by source and payload, or where some payload is not known, as that
-    of a letter whose object is damaged, by their number alone."""
-    known = all(one.payload is not None for one in (*expected, *found))
-    due = Counter(_text(one) if known else "" for one in expected)
-    there = Counter(_text(one) if known else "" for one in found)
+    """Compare letters as a bag: by source and payload, or those of a source of which some payload
+    is not known, as that of a letter whose object is damaged, by their number alone."""
+    unknown = {one.source for one in (*expected, *found) if one.payload is None}
+    due = Counter(_text(one, unknown) for one in expected)
+    there = Counter(_text(one, unknown) for one in found)
     lost, wrong = due - there, there - due
     return LettersVerdict(
         due.total(),
         there.total(),
         lost.total(),
         wrong.total(),
-        (*_examples("lost", lost), *_examples("wrong", wrong)) if known else (),
+        (*_examples("lost", lost), *_examples("wrong", wrong)),
     )
 
 
-def _text(letter: Letter) -> str:
-    payload = letter.payload or b""
-    return f"{letter.source}: {payload.decode(errors='backslashreplace')}"
+def _text(letter: Letter, unknown: Collection[str]) -> str:
+    if letter.payload is None or letter.source in unknown:
+        return f"{letter.source}: a letter, whose payload is not compared"
+    return f"{letter.source}: {letter.payload.decode(errors='backslashreplace')}"
 
 
 def _examples(what: str, letters: Counter[str]) -> list[str]:

@@ -114,8 +114,8 @@ def _twin(
         raise ChaosError(
             f"the twin read {twin.roots:,} records where the run has read {roots:,}, so it cannot "
             "say what is right: input was removed or changed since, a last line has no end yet, "
-            "dead letters were dropped, or the run began with a snapshot; say what is expected "
-            "with --expect"
+            "dead letters were dropped, a source has offsets without a record while windows were "
+            "dropped, or the run began with a snapshot; say what is expected with --expect"
         )
     return twin
 
