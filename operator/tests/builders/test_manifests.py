@@ -36,7 +36,9 @@ from millrace_operator.builders.naming import (
 )
 from millrace_operator.builders.network import budgets, policies, services
 from millrace_operator.builders.pods import acker_pod, driver_pod, state_server_pod
+from millrace_operator.reconcile.observe import DROP_REMOVED, Resource
 
+ROOT = Path(__file__).parents[3]
 OWNER = Owner("words", "jobs", "uid-1", "0.1.0")
 SETTINGS = OperatorSettings("runtime:1", "state:1", "system", pull_secrets=("registry",))
 
@@ -510,6 +512,18 @@ def test_there_are_passwords_for_as_many_members_as_there_may_be():
     for field in ("ackers", "stateServers"):
         with pytest.raises(ValidationError):
             topology(**{field: {"replicas": MOST_MEMBERS + 1}})
+
+
+def test_a_driver_is_told_to_give_up_what_removed_sinks_hold_where_that_is_asked_for():
+    model = topology()
+    for drops in (False, True):
+        document = {"metadata": {"annotations": {DROP_REMOVED: "true" if drops else "yes"}}}
+        assert Resource("words", "jobs", "uid-1", 1, document).drops_removed == drops
+        made = driver_map(OWNER, SETTINGS, model, accepted(model), 3, False, None, drops)
+        settings = checked.verified(json.loads(made["data"]["driver.json"]), required=True)
+        assert settings.get("drop_removed", False) == drops
+    text = (ROOT / "docs" / "operator.md").read_text()
+    assert f"{DROP_REMOVED}=true" in text
 
 
 def test_what_a_driver_is_told_never_changes_and_is_checked():

@@ -2033,6 +2033,16 @@ def test_who_was_proposed_stays_so_until_the_kubelets_that_are_back_call_pods_re
     assert "propose state-0 state-2 acker-0 acker-1 acker-2" in done(cluster)
 
 
+def test_where_nodes_may_not_be_looked_at_one_that_is_not_ready_is_not_kept():
+    """Its node may be dead for good."""
+    cluster = spread()
+    cluster.change("words-state-1", ready=False, silenced=True)
+    observed, pod = cluster.observed(), cluster.pods["words-state-1"]
+    assert observed.kept(pod)
+    assert not replace(observed, nodes=None).kept(pod)
+    assert not replace(observed, nodes={str(pod.node): False, "a": True, "b": True}).kept(pod)
+
+
 def test_one_that_leaves_goes_on_to_while_most_nodes_are_silent():
     cluster = spread()
     cluster.change("words-state-1", deleting=True)

@@ -100,13 +100,17 @@ def driver_map(
     number: int,
     fresh: bool,
     restore: RestoreSettings | None = None,
+    drop_removed: bool = False,
 ) -> Manifest:
     """All that driver pod ``number`` is told; it never changes."""
     # JSON is YAML too.
     executor = executor_pod(owner, settings, topology)
+    told = _told(owner, accepted, fresh, restore)
+    if drop_removed:
+        told["drop_removed"] = True
     data = {
         names.TOPOLOGY_KEY: json.dumps(checked.with_checksum(_document(accepted))),
-        names.DRIVER_KEY: json.dumps(checked.with_checksum(_told(owner, accepted, fresh, restore))),
+        names.DRIVER_KEY: json.dumps(checked.with_checksum(told)),
         names.EXECUTOR_KEY: json.dumps(executor, indent=1),
     }
     name = names.pod_name(owner.name, names.Role.DRIVER, number)

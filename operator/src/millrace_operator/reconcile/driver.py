@@ -437,7 +437,8 @@ def _driver(observed: Observed, wanted: Wanted, number: int, standby: str = "") 
     """Driver pod ``number`` and what it is told."""
     owner, settings, topology = wanted.owner, wanted.settings, wanted.topology
     accepted, fresh = wanted.accepted, observed.view is None
-    told = driver_map(owner, settings, topology, accepted, number, fresh, wanted.restore)
+    drops = observed.resource.drops_removed
+    told = driver_map(owner, settings, topology, accepted, number, fresh, wanted.restore, drops)
     with_print, retired = fingerprint(accepted), accepted.retired
     pod = driver_pod(owner, settings, topology, number, with_print, retired, standby)
     return [Create(told), Create(pod)]

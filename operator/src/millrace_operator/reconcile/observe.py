@@ -25,6 +25,10 @@ from millrace_operator.api.resources import SnapshotStatus, TopologyStatus
 PAUSED = "millrace.dev/paused"
 """Annotation of a topology: while it is "true" the operator leaves the children alone."""
 
+DROP_REMOVED = "millrace.dev/drop-removed-sinks"
+"""Annotation of a topology: drivers that start while it is "true" give up what sinks that were
+removed had still to show, or would have to take back."""
+
 Manifest = Mapping[str, Any]
 
 
@@ -56,8 +60,16 @@ class Resource:
 
     @property
     def paused(self) -> bool:
+        return self._annotated(PAUSED)
+
+    @property
+    def drops_removed(self) -> bool:
+        """Whether nothing is asked any more of sinks that were removed."""
+        return self._annotated(DROP_REMOVED)
+
+    def _annotated(self, name: str) -> bool:
         annotations = self.document.get("metadata", {}).get("annotations") or {}
-        return bool(annotations.get(PAUSED) == "true")
+        return bool(annotations.get(name) == "true")
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +253,10 @@ class Observed:
     def kept(self, pod: Pod) -> bool:
         """Whether its node is silent like most, or was until just now: it counts as what it was
         before, whatever is said of it now."""
-        return pod.silenced or (self.most_silent and self.silent(pod))
+        if self.nodes is None:
+            return False  # it may be dead, and nobody would find out
+        answers = self.nodes.get(pod.node or "") is True
+        return (pod.silenced and answers) or (self.most_silent and self.silent(pod))
 
     def alive(self, pod: Pod) -> bool:
         """Whether it runs as far as anyone knows and is to go on doing so."""

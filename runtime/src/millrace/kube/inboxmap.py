@@ -17,7 +17,7 @@ from millrace import checked
 from millrace.clock import Clock, SystemClock
 from millrace.errors import NewerFormatError
 from millrace.homes import codec, pods
-from millrace.homes.documents import Nodes, Proposal, Request
+from millrace.homes.documents import Ask, Nodes, Proposal, Request
 from millrace.homes.stores import PendingRequest
 from millrace.homes.tuning import Tuning
 from millrace.kube.configmaps import ApiRefusedError, ConfigMap
@@ -93,7 +93,8 @@ class InboxMap:
         # Tokens sort in the order of asking.
         token = f"{int(self._clock.now_s() * 1e9):020d}-{secrets.token_hex(4)}"
         key, text = pods.REQUEST_PREFIX + token, _text(request)
-        self._need(len(key) + len(text))
+        if request.action in (Ask.REPLAY, Ask.DROP):  # others come one by one
+            self._need(len(key) + len(text))
         self._map.merge({key: text})
         return token
 

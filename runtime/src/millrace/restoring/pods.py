@@ -77,7 +77,10 @@ FRUITLESS = 3
 """How often in a row state may be lost before a window is sealed that was not yet restored."""
 
 _ELSEWHERE = "a new topology"
-_GIVE_UP = "begin with the snapshot in a new topology, with other places for the sinks"
+_GIVE_UP = (
+    "leave what it shows as it is with the annotation millrace.dev/drop-removed-sinks, or begin "
+    "with the snapshot in a new topology, with other places for the sinks"
+)
 
 T = TypeVar("T")
 
@@ -298,11 +301,10 @@ class PodRestore:
             return
         retired = [Retired(one.name, one.number, one.sink) for one in told.retired]
         for declared in removed(manifest, today, told.components, retired):
-            self._beat()
             yield RemovedSink(declared, self._around.kept_sink, manifest, _GIVE_UP)
 
     def _shown(self, sinks: Sequence[Shown], manifest: Manifest) -> list[int]:
-        return last_shown(sinks, manifest, self._told.uid, _ELSEWHERE)
+        return last_shown(sinks, manifest, _ELSEWHERE, lambda sink: sink.prepare(self._told.uid))
 
     def _last(self, manifest: Manifest, shown: Sequence[int], begun: Begun | None) -> int | None:
         before = None if begun is None else begun.last
@@ -349,8 +351,8 @@ class PodRestore:
             beside = self._marks.of_claim(creating, begun, claim.fork)
             version = self._swapped(version, creating, beside)
 
-        look, hold = lambda: self._shown(goal.sinks, manifest), lambda: self._hold(version)
-        take_back(goal.sinks, manifest, claim.record.tag.execution, look, fenced, hold)
+        execution, hold = claim.record.tag.execution, lambda: self._hold(version)
+        take_back(goal.sinks, manifest, execution, _ELSEWHERE, fenced, hold)
         return claim, version
 
     def _claim_of(self, goal: _Goal, tag: Tag, creating: View) -> _Claim:

@@ -13,8 +13,13 @@ from millrace.snapshots.manifest import Manifest
 Shown = Sink | RemovedSink
 
 
-def last_shown(sinks: Sequence[Shown], manifest: Manifest, uid: str, elsewhere: str) -> list[int]:
-    """The last windows that the sinks of the life ``uid`` show.
+def last_shown(
+    sinks: Sequence[Shown],
+    manifest: Manifest,
+    elsewhere: str,
+    before: Callable[[Shown], None] = lambda _: None,
+) -> list[int]:
+    """The last windows that the sinks show, which were prepared, at the latest by ``before``.
 
     Raises ``SinkError`` where one shows more than the snapshot knows and cannot take it back, or
     less than what was shown when it was taken; ``elsewhere`` says what to do then. A sink that was
@@ -23,7 +28,7 @@ def last_shown(sinks: Sequence[Shown], manifest: Manifest, uid: str, elsewhere: 
     found = []
     known = {one["name"] for one in manifest.document["spec"].get("sinks", ())}
     for sink in sinks:
-        sink.prepare(uid)
+        before(sink)
         try:
             last = sink.last_shown()
         except NotImplementedError:
@@ -50,22 +55,22 @@ def take_back(
     sinks: Sequence[Shown],
     manifest: Manifest,
     execution: int,
-    look: Callable[[], Sequence[int]],
+    elsewhere: str,
     fenced: Callable[[Sequence[int]], None] = lambda _: None,
     pause: Callable[[], None] = lambda: None,
 ) -> None:
     """Fence the sinks, then take back what they show behind the snapshot (rule 25), with a
     ``pause`` before each.
 
-    An older driver may show windows until the sinks are fenced: ``look`` is asked again then, which
-    may refuse it all (``last_shown``), and ``fenced`` is told what it gave before anything is taken
-    back.
+    An older driver may show windows until the sinks are fenced: so they are asked again then, which
+    may refuse it all (``last_shown``), and ``fenced`` is told what they show before anything is
+    taken back.
     """
     for sink in sinks:
         pause()
         sink.fence(execution)
     crash.reached("restore.fenced")
-    fenced(look())
+    fenced(last_shown(sinks, manifest, elsewhere, lambda _: pause()))
     for sink in sinks:
         if sink.retracts:
             pause()
@@ -78,7 +83,7 @@ def _stays(sink: Shown, manifest: Manifest, what: str, elsewhere: str) -> SinkEr
     return SinkError(
         f"sink {sink.name!r}: {what}, snapshot {manifest.name} ends with window "
         f"{manifest.window}, and it cannot take windows back (Sink.retract), so that "
-        f"they would show twice. Nothing was changed. Restore into {elsewhere}"
+        f"they would show twice. No sink was changed. Restore into {elsewhere}"
         f" and other places for the sinks, or define Sink.retract{gone}"
     )
 

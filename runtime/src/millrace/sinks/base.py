@@ -136,10 +136,11 @@ class Sink(ABC):
         """The last window of which this sink shows anything, and its digest ("" if not known).
 
         ``None`` where it shows nothing yet, or never keeps anything. Asked at each start of a
-        driver, after ``prepare`` and before ``fence``, and must change nothing: a sink that is
-        further than the record means that the work folder was put back from an older copy, and
-        the start is refused. Without it (the default) such a copy is not noticed by this sink: what
-        it has shown already may be passed over; a warning at each start says so.
+        driver, after ``prepare`` and before ``fence``, in a restore behind ``fence`` once more, and
+        must change nothing: a sink that is further than the record means that the work folder was
+        put back from an older copy, and the start is refused. Without it (the default) such a copy
+        is not noticed by this sink: what it has shown already may be passed over; a warning at each
+        start says so.
         """
         raise NotImplementedError
 

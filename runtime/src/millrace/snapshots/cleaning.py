@@ -35,5 +35,13 @@ def clean(
         raise SnapshotError(
             f"{later}, and the driver of execution {record.tag.execution} deletes none any more"
         )
+    failed: list[SnapshotError] = []
     for name in outdated(found, record, retention, now_s, line_to(known, record.tag.timeline)):
-        delete(place, name)
+        try:
+            delete(place, name)
+        except SnapshotError as error:
+            if error.retryable:
+                raise
+            failed.append(error)  # others may be deleted all the same
+    if failed:
+        raise failed[0]

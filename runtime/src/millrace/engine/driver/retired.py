@@ -54,7 +54,8 @@ class RetiredSinks:
             kind = SinkUnavailableError if error.retryable else SinkError
             raise kind(
                 f"{error}. Sink {name!r} is no longer in the file, but {self._what[name]} wait to "
-                "be shown there: mend it and run again, or give these rows up with --drop-removed"
+                "be shown there: mend it and run again, or give these rows up with --drop-removed "
+                "(on a cluster the annotation millrace.dev/drop-removed-sinks)"
             ) from error
 
     def shares(self, sealed: Sealed, sinks: Sequence[Sink]) -> tuple[Shares, Shares]:

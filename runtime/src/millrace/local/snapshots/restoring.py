@@ -264,7 +264,7 @@ class _Restore:
             yield RemovedSink(declared, make, manifest, _GIVE_UP)
 
     def _shown(self, sinks: Sequence[Shown]) -> list[int]:
-        return last_shown(sinks, self._manifest, self._uid, _ELSEWHERE)
+        return last_shown(sinks, self._manifest, _ELSEWHERE, lambda sink: sink.prepare(self._uid))
 
     def _check_empty(self, sinks: Sequence[Sink]) -> list[int]:
         """A new life of the topology: its sinks must hold nothing."""
@@ -276,7 +276,7 @@ class _Restore:
 
     def _retract(self, sinks: Sequence[Shown], execution: int) -> None:
         self._pause()
-        take_back(sinks, self._manifest, execution, lambda: self._shown(sinks))
+        take_back(sinks, self._manifest, execution, _ELSEWHERE)
 
     def _new_timeline(self, version: int, tag: Tag, last: int | None, accepted: Accepted) -> View:
         topology = self._topology
@@ -339,13 +339,14 @@ class _Restore:
 
         Where state was lost nobody wants to go back: what was removed and brought back since has
         the life that it was given then. Sinks that were removed stay known, for a restore of an
-        older snapshot.
+        older snapshot, but for those that came behind this one: all that they showed is taken back.
         """
         if self._lost and was is not None:
             return was
         before = accept(None, dict(self._manifest.document))
         components = self._manifest.decoded.components or before.components
-        retired = () if was is None else was.retired
+        known_then = () if was is None else was.retired
+        retired = tuple(one for one in known_then if one.number <= components.edit)
         before = replace(before, components=components, retired=retired)
         accepted = accept(before, self._topology.document())
         known = {(one.name, one.number): one for one in accepted.retired}
