@@ -12,7 +12,8 @@ from millrace_e2e import feed
 from millrace_e2e.harness import Place, running
 from millrace_e2e.topologies import remembered
 
-LINES, OF_A_WINDOW, LOOKS = 6000, 10, 3
+LINES, OF_A_WINDOW, LOOKS = 30_000, 10, 3
+"""More lines than a run gets through while it is looked at: it is killed behind that."""
 
 
 def scan(place: Place, processor: str) -> tuple[set[int], dict[str, Any]]:
