@@ -525,13 +525,18 @@ def test_who_began_just_before_it_was_told_of_a_snapshot_is_told_of_it_all_the_s
     assert told_to(cluster, 3) is None
 
 
+def claims(cluster: Cluster, timeline: int, *forks: Fork) -> None:
+    """The driver of a settled cluster begins with a restore."""
+    cluster.settle()
+    assert cluster.view is not None
+    cluster.view = replace(cluster.view, phase=Phase.CREATING, timeline=timeline)  # type: ignore[arg-type]
+    cluster.restoring, cluster.forks = True, forks
+
+
 def test_a_restore_that_has_begun_needs_no_resource_any_more():
     cluster = restored(snapshot="early")
     ready(cluster)
-    cluster.settle()
-    assert cluster.view is not None
-    cluster.view = replace(cluster.view, phase=Phase.CREATING, timeline=2)  # type: ignore[arg-type]
-    cluster.restoring = True
+    claims(cluster, 2)
     del cluster.snapshots["early"]
     for forks in ((), (Fork(2, 1, 5, "early-0a1b2c3d", None, False, 0.0),)):
         cluster.forks = forks
@@ -548,10 +553,7 @@ def test_a_restore_that_has_begun_needs_no_resource_any_more():
 def test_another_snapshot_may_be_named_until_the_first_is_restored():
     """Its driver has claimed the view for one that it finds damaged then."""
     cluster = restored(place=PLACE, name="early")
-    cluster.settle()
-    assert cluster.view is not None
-    cluster.view = replace(cluster.view, phase=Phase.CREATING, timeline=2)  # type: ignore[arg-type]
-    cluster.restoring, cluster.forks = True, (Fork(2, 1, 5, "early", None, False, 0.0),)
+    claims(cluster, 2, Fork(2, 1, 5, "early", None, False, 0.0))
     text = "snapshot early: is damaged and not believed"
     failed = {"phase": PodPhase.FAILED, "ready": False, "exit_code": 14, "message": text}
     cluster.change("words-driver-1", **failed)
@@ -564,10 +566,7 @@ def test_another_snapshot_may_be_named_until_the_first_is_restored():
 
 def test_state_that_was_lost_is_no_reason_to_begin_with_another_snapshot():
     cluster = restored(place=PLACE, name="early")
-    cluster.settle()
-    assert cluster.view is not None
-    cluster.view = replace(cluster.view, phase=Phase.CREATING, timeline=3)  # type: ignore[arg-type]
-    cluster.restoring, cluster.forks = True, (Fork(3, 2, 9, "auto", 11, True, 0.0),)
+    claims(cluster, 3, Fork(3, 2, 9, "auto", 11, True, 0.0))
     cluster.change("words-driver-1", deleting=True)
     assert told_to(cluster, 2) is None
     cluster.edit(restoreFrom={"place": PLACE, "name": "later"})

@@ -27,7 +27,7 @@ from millrace.homes import codec
 from millrace.homes import pods as names
 from millrace.homes.documents import Proposal
 from millrace.homes.stores import HomeAwayError
-from millrace.kube.inboxmap import written
+from millrace.kube.inboxmap import texts_of, written
 from millrace.topology.model import API_VERSION, KIND
 from millrace_operator.api.resources import TopologyStatus
 from millrace_operator.builders.documents import secret_values
@@ -35,7 +35,7 @@ from millrace_operator.kube import kinds
 from millrace_operator.kube.events import Subject, announce
 from millrace_operator.kube.objects import Object, Objects, RefusedError, StaleError, owner_uid
 from millrace_operator.kube.observing import Seen
-from millrace_operator.kube.reading import NO_PROPOSAL, Inbox, inbox_of
+from millrace_operator.kube.reading import Inbox, inbox_of
 from millrace_operator.reconcile.actions import (
     Action,
     Announce,
@@ -245,7 +245,7 @@ class Acting:
         there = self.objects.get(path)
         now, before = inbox_of(there), self.seen.inbox
         own = there is not None and owner_uid(there) == self.seen.observed.resource.uid
-        proposed = before.texts if before is not None else NO_PROPOSAL
+        proposed = before.texts if before is not None else texts_of({})
         if now is None or not own or now.texts != proposed:
             raise StaleError(f"{path}: holds another proposal by now")
         return now

@@ -20,7 +20,7 @@ from millrace.homes import pods as names
 from millrace.homes.accepted import Accepted, accepted_from
 from millrace.homes.documents import Proposal, RunEvent, Status
 from millrace.homes.pods import Role
-from millrace.kube.inboxmap import proposal_in
+from millrace.kube.inboxmap import proposal_in, texts_of
 from millrace.kube.journalmap import events_in
 from millrace.protocol.codec import decode_view
 from millrace.protocol.types import View
@@ -373,10 +373,6 @@ def proposes(found: Object | None) -> bool:
     return _data(found, names.PROPOSAL) is not None
 
 
-_PROPOSAL_KEYS = (names.PROPOSAL, names.NODES, names.TUNING)
-NO_PROPOSAL = (None,) * len(_PROPOSAL_KEYS)
-
-
 @dataclass(frozen=True, slots=True)
 class Inbox:
     """At which version an inbox holds which proposal, as it is written: requests beside it come
@@ -390,8 +386,7 @@ def inbox_of(found: Object | None) -> Inbox | None:
     """None for one that is not there."""
     if found is None:
         return None
-    texts = tuple(_data(found, key) for key in _PROPOSAL_KEYS)
-    return Inbox(found["metadata"]["resourceVersion"], texts)
+    return Inbox(found["metadata"]["resourceVersion"], texts_of(found.get("data") or {}))
 
 
 def view_of(found: Object | None) -> View | None:

@@ -64,7 +64,7 @@ class InboxMap:
 
     def proposal(self) -> Proposal | None:
         data = self._look()
-        texts = tuple(data.get(key) for key in (pods.PROPOSAL, pods.NODES, pods.TUNING))
+        texts = texts_of(data)
         if texts != self._seen:
             self._read = self._decoded(data)
             self._seen = texts
@@ -139,6 +139,11 @@ class InboxMap:
         self._done.add(token)
 
 
+def texts_of(data: Data) -> tuple[str | None, ...]:
+    """A proposal as it stands in an inbox, by its keys; None for each that is not there."""
+    return tuple(data.get(key) for key in (pods.PROPOSAL, pods.NODES, pods.TUNING))
+
+
 def written(proposal: Proposal) -> dict[str, str | None]:
     """A proposal as keys of the inbox, to be written at once."""
     nodes, tuning = proposal.nodes, proposal.tuning
@@ -152,7 +157,7 @@ def written(proposal: Proposal) -> dict[str, str | None]:
 def proposal_in(data: Data) -> Proposal | None:
     """The proposal in an inbox; nodes of another one are none of its. Raises ``NewerFormatError``,
     ``checked.DamagedError``."""
-    text, nodes, tuning = (data.get(key) for key in (pods.PROPOSAL, pods.NODES, pods.TUNING))
+    text, nodes, tuning = texts_of(data)
     if text is None:
         return None
     proposal = codec.decode(Proposal, text)

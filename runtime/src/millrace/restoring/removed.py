@@ -6,14 +6,13 @@ a restore takes them back there, too, or is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from millrace.errors import SinkError
 from millrace.homes.accepted import Retired, accept
 from millrace.protocol.types import Components
-from millrace.sinks import Sink, SinkUnavailableError
+from millrace.sinks import Sink
+from millrace.sinks.base import explained
 from millrace.snapshots.manifest import Manifest
 
 Document = Mapping[str, Any]
@@ -67,7 +66,7 @@ class RemovedSink:
             f"{manifest.name} was taken, or behind it, and what it shows of windows that are read "
             f"again is to be taken back: mend it, or {remedy}"
         )
-        with self._explained():
+        with explained(self.why):
             self._sink = make(declared)
 
     @property
@@ -75,25 +74,17 @@ class RemovedSink:
         return self._sink.retracts
 
     def prepare(self, uid: str) -> None:
-        with self._explained():
+        with explained(self.why):
             self._sink.prepare(uid)
 
     def last_shown(self) -> tuple[int, str] | None:
-        with self._explained():
+        with explained(self.why):
             return self._sink.last_shown()
 
     def fence(self, execution: int) -> None:
-        with self._explained():
+        with explained(self.why):
             self._sink.fence(execution)
 
     def retract(self, window: int) -> None:
-        with self._explained():
+        with explained(self.why):
             self._sink.retract(window)
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except SinkError as error:
-            kind = SinkUnavailableError if error.retryable else SinkError
-            raise kind(f"{error}. {self.why}") from error

@@ -29,7 +29,8 @@ its marker in the database that it writes to; both change in one transaction, an
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -246,6 +247,16 @@ class Sink(ABC):
 def digest_of(data: bytes | memoryview | pa.Buffer) -> str:
     """Digest of staged bytes (XXH3-128): finds damage, not forgery."""
     return xxhash.xxh3_128_hexdigest(data)
+
+
+@contextmanager
+def explained(why: str) -> Iterator[None]:
+    """What goes wrong with a sink also says why it is needed, and what else can be done."""
+    try:
+        yield
+    except SinkError as error:
+        kind = SinkUnavailableError if error.retryable else SinkError
+        raise kind(f"{error}. {why}") from error
 
 
 def damaged(sink: str, staged: Staged, what: str) -> SinkError:

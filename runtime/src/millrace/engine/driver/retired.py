@@ -6,13 +6,12 @@ names them any more. A driver that dies in between is followed by one that opens
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
-from millrace.errors import SinkError
 from millrace.protocol.edits import removed_outputs, waiting_rows
 from millrace.protocol.types import Components, Record, Sealed, Staged
-from millrace.sinks.base import Sink, SinkUnavailableError
+from millrace.sinks.base import Sink, explained
 
 Shares = list[tuple[Sink, list[Staged]]]
 
@@ -45,18 +44,13 @@ class RetiredSinks:
                     self._sinks[name] = self._make(name, number)
         return list(self._sinks.values())
 
-    @contextmanager
-    def explained(self, name: str) -> Iterator[None]:
+    def explained(self, name: str) -> AbstractContextManager[None]:
         """What goes wrong with a removed sink says why it is needed, and what else can be done."""
-        try:
-            yield
-        except SinkError as error:
-            kind = SinkUnavailableError if error.retryable else SinkError
-            raise kind(
-                f"{error}. Sink {name!r} is no longer in the file, but {self._what[name]} wait to "
-                "be shown there: mend it and run again, or give these rows up with --drop-removed "
-                "(on a cluster the annotation millrace.dev/drop-removed-sinks)"
-            ) from error
+        return explained(
+            f"Sink {name!r} is no longer in the file, but {self._what[name]} wait to be shown "
+            "there: mend it and run again, or give these rows up with --drop-removed (on a cluster "
+            "the annotation millrace.dev/drop-removed-sinks)"
+        )
 
     def shares(self, sealed: Sealed, sinks: Sequence[Sink]) -> tuple[Shares, Shares]:
         """Removed sinks and today's with their parts of a window; a new sink of the same name has
