@@ -10,15 +10,16 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from millrace.errors import MillraceError, error_text
 from millrace.loading import LoadError, load_named
 from millrace.modes import SECRETS_VARIABLE
-from millrace.topology.kinds.base import Connector
-from millrace.topology.kinds.registry import SINKS, SOURCES
 from millrace.topology.problems import FieldPath, format_path
 from millrace.topology.secretrefs import SecretRef, resolved, variable_of
+
+if TYPE_CHECKING:
+    from millrace.topology.kinds.base import Connector
 
 
 class Declared(Protocol):
@@ -63,26 +64,34 @@ def class_of(
 ) -> type[B]:
     """The class of a ``role`` (source or sink), derived from ``base``; the user's own must be
     importable already. Raises ``failure``."""
-    target = spec.target or spec.kind
-    what = f"{role} {spec.name!r}: custom.class {target!r}"
-    remedy = "mend it or correct spec.code.path"
-    if spec.target:
-        packages = (SOURCES if role == "source" else SINKS).packages
-        package = packages.get(spec.kind, "millrace[engine]")
-        what = f"{role} {spec.name!r}: {spec.kind} runs {target!r} of package {package}, which"
-        remedy = f"mend, install or uninstall the package {package}"
     try:
-        found = load_named(target)
+        found = load_named(spec.target or spec.kind)
     except LoadError as error:
         cause = error.cause
         if isinstance(cause, MillraceError):
             raise cause from None
+        what, remedy = _blamed(spec, role)
         raise failure(f"{what} cannot be loaded: {error_text(cause)}; {remedy}") from error
     if not (isinstance(found, type) and issubclass(found, base)):
+        what, remedy = _blamed(spec, role)
         whole = f"{base.__module__}.{base.__name__}"
         derive = "derive it from that" if not spec.target else remedy
         raise failure(f"{what} is no class derived from {whole}; {derive}")
     return found
+
+
+def _blamed(spec: ConnectorSpec, role: str) -> tuple[str, str]:
+    """(What a class that is of no use is called, what to do.)"""
+    if not spec.target:
+        what = f"{role} {spec.name!r}: custom.class {spec.kind!r}"
+        return what, "mend it or correct spec.code.path"
+    # Workers, who make sources and sinks too, do without all kinds and their models.
+    from millrace.topology.kinds.registry import SINKS, SOURCES
+
+    packages = (SOURCES if role == "source" else SINKS).packages
+    package = packages.get(spec.kind, "millrace[engine]")
+    what = f"{role} {spec.name!r}: {spec.kind} runs {spec.target!r} of package {package}, which"
+    return what, f"mend, install or uninstall the package {package}"
 
 
 def options_of(

@@ -37,6 +37,14 @@ for name, module in sorted(sys.modules.items()):
             print("ready" if each.signatures else "left", name, function)
 """
 
+LOADED = """
+import sys
+from millrace.engine.task.warm import warm_up
+
+warm_up()
+print(*sys.modules)
+"""
+
 
 def test_every_compiled_function_is_ready_before_workers_are_forked(tmp_path: Path) -> None:
     """With an empty cache, and with one that another process has filled."""
@@ -51,3 +59,16 @@ def test_every_compiled_function_is_ready_before_workers_are_forked(tmp_path: Pa
         assert "ready millrace.state.keyed.kernels rebuild" in done
         assert len(done) > 12
         assert [line for line in done if line.startswith("left")] == []
+
+
+def test_what_workers_are_forked_from_has_no_models_of_topologies() -> None:
+    """They take a tenth of its start, and are for who reads and compiles topologies."""
+    loaded = subprocess.run(
+        [sys.executable, "-c", LOADED],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert {"millrace.sinks.loader", "millrace.sources.loader"} <= set(loaded)
+    models = ("millrace.topology.kinds", "millrace.topology.model")
+    assert [name for name in loaded if name.startswith(models)] == []

@@ -8,12 +8,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from millrace.connector import ConnectorSpec, class_of, options_of
 from millrace.errors import SinkError
 from millrace.sinks.base import Sink
-from millrace.topology import model
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +21,11 @@ class SinkSpec(ConnectorSpec):
 def kept_sink(declaration: Mapping[str, Any], folder: Path) -> Sink:
     """A new sink of a declaration that was kept when the topology's file lost it. Raises
     ``SinkError``."""
+    # Workers, who open sinks too, do without the model of topologies.
+    from pydantic import ValidationError
+
+    from millrace.topology import model
+
     try:
         declared = model.Sink.model_validate(declaration)
     except ValidationError as error:

@@ -27,6 +27,14 @@ class Guarantee(str, Enum):
     EXACTLY_ONCE = "ExactlyOnce"
 
 
+class OnMissing(str, Enum):
+    """What becomes of a tuple of which the table has no row."""
+
+    KEEP = "Keep"
+    DROP = "Drop"
+    FAIL = "Fail"
+
+
 class Part(BaseModel):
     """Base of everything in a topology: immutable, camelCase in files, no unknown fields."""
 

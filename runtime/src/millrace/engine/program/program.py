@@ -19,8 +19,7 @@ from millrace.ids import DEFAULT_KEY_GROUPS, edge_id
 from millrace.protocol.acklog import edge_name, source_edge
 from millrace.protocol.types import Guarantee
 from millrace.state.keyed.aggregates import Aggregate
-from millrace.topology.kinds.processor_lookup import OnMissing
-from millrace.topology.parts import Role
+from millrace.topology.parts import OnMissing, Role
 
 DEFAULT_TRANSPORT = "millrace.engine.task.exchange:Transport"
 

@@ -25,7 +25,7 @@ from millrace.topology.kinds.base import (
     Incoming,
     ProcessorKind,
 )
-from millrace.topology.parts import Part
+from millrace.topology.parts import OnMissing, Part
 from millrace.topology.problems import NOTHING, Problem, did_you_mean, format_path
 from millrace.topology.scalars import Text
 
@@ -41,14 +41,6 @@ class TableFormat(str, Enum):
     JSON_LINES = "jsonLines"
     PARQUET = "parquet"
     ARROW = "arrow"
-
-
-class OnMissing(str, Enum):
-    """What becomes of a tuple of which the table has no row."""
-
-    KEEP = "Keep"
-    DROP = "Drop"
-    FAIL = "Fail"
 
 
 ENDINGS: Mapping[str, TableFormat] = {

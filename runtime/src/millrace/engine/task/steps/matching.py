@@ -28,7 +28,7 @@ from millrace.engine.task.steps.base import CertainStep, Outlet
 from millrace.errors import EngineError
 from millrace.sources.decode import shown
 from millrace.state.keyed.keytable import KeyTable
-from millrace.topology.kinds.processor_lookup import OnMissing
+from millrace.topology.parts import OnMissing
 
 
 class TableIndex:
