@@ -16,10 +16,13 @@ import shutil
 import stat
 import sys
 import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b, file_digest
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import xxhash
 
@@ -41,8 +44,34 @@ _NAME = "classes-"
 _CONTENT = "content"
 """What the digest of an archive is called beside it."""
 
-_FORMAT = b"4"
+_FORMAT = b"5"
 """Another one for archives that a JVM of other work or other options has to make."""
+
+
+_BETWEEN_PROCESSES = (
+    "com.google.crypto.tink.subtle",
+    "io.netty.buffer",
+    "org.apache.commons.crypto.cipher",
+    "org.apache.spark.deploy",
+    "org.apache.spark.deploy.client",
+    "org.apache.spark.deploy.master",
+    "org.apache.spark.deploy.master.ui",
+    "org.apache.spark.deploy.worker",
+    "org.apache.spark.deploy.worker.ui",
+    "org.apache.spark.executor",
+    "org.apache.spark.network.client",
+    "org.apache.spark.network.crypto",
+    "org.apache.spark.network.protocol",
+    "org.apache.spark.network.server",
+    "org.apache.spark.network.shuffle",
+    "org.apache.spark.network.shuffle.protocol",
+    "org.apache.spark.network.util",
+    "org.apache.spark.rpc.netty",
+    "org.apache.spark.scheduler.cluster",
+    "org.apache.spark.util.logging",
+)
+"""Packages of what a driver and executors of their own say to each other, which one JVM alone does
+not load. One that a later Spark has no more is only not there."""
 
 
 class ClassArchiveError(MillraceError):
@@ -196,9 +225,16 @@ def _has_jars(told: Path) -> bool:
 def _record(draft: Path, folder: Path) -> dict[str, Any]:
     """Start Spark as a driver does, do what windows do, and have its JVM write what it loaded;
     what ``Launch`` is made of."""
+    from millrace.engine.jobs import jvm
     from millrace.engine.jobs.session import SessionSettings, build_session
 
-    recording = {"spark.driver.extraJavaOptions": f'"-XX:ArchiveClassesAtExit={draft}"'}
+    recording = {
+        "spark.driver.extraJavaOptions": f'"-XX:ArchiveClassesAtExit={draft}"',
+        # As a local cluster's master and workers have them, whose pages cannot be switched off.
+        "spark.ui.enabled": "true",
+        "spark.ui.filters": jvm.UI_FILTER,
+        "spark.ui.port": "0",
+    }
     session = build_session(
         SessionSettings("classes", folder, driver_memory="512m", conf=recording)
     )
@@ -208,6 +244,7 @@ def _record(draft: Path, folder: Path) -> dict[str, Any]:
     assert session.sql("select 1 as one").count() == 1
     gateway = context._gateway
     java = gateway.jvm
+    _load_classes(java, _classes_in(spark_home(), _BETWEEN_PROCESSES))
     options = java.org.apache.spark.launcher.JavaModuleOptions.defaultModuleOptions()
     told = {
         "classPath": java.System.getProperty("java.class.path"),
@@ -220,6 +257,31 @@ def _record(draft: Path, folder: Path) -> dict[str, Any]:
     gateway.proc.stdin.close()
     gateway.proc.wait()
     return told
+
+
+def _classes_in(spark: Path, packages: Iterable[str]) -> list[str]:
+    """The names of the classes that Spark's jars have in packages, but not in those below them."""
+    wanted = {package.replace(".", "/") for package in packages}
+    found = []
+    for jar in sorted((spark / "jars").glob("*.jar")):
+        with ZipFile(jar) as file:
+            for name in file.namelist():
+                folder, _, _ = name.rpartition("/")
+                if folder in wanted and name.endswith(".class"):
+                    found.append(name.removesuffix(".class").replace("/", "."))
+    return found
+
+
+def _load_classes(java: Any, names: Iterable[str]) -> None:
+    """Have a JVM load classes, without running anything of them."""
+    from py4j.protocol import Py4JJavaError
+
+    loader = java.java.lang.ClassLoader.getSystemClassLoader()
+    find = java.java.lang.Class.forName
+    for name in names:
+        # Some need what no jar has.
+        with suppress(Py4JJavaError):
+            find(name, False, loader)
 
 
 def _jars(spark: Path) -> list[bytes]:

@@ -30,7 +30,7 @@ from millrace.engine.program import signing
 
 _SECRET_BYTES = 32
 
-_UI_FILTER = "org.apache.spark.ui.JWSFilter"
+UI_FILTER = "org.apache.spark.ui.JWSFilter"
 
 GUARDED = {
     "spark.authenticate": "true",
@@ -92,7 +92,7 @@ def private_conf() -> dict[str, str]:
         **dict.fromkeys(JAVA_OPTIONS, options),
         "spark.python.unix.domain.socket.dir": str(folder),
         # The pages of a local cluster's master and workers cannot be switched off.
-        "spark.ui.filters": _UI_FILTER,
+        "spark.ui.filters": UI_FILTER,
         "spark.ui.killEnabled": "false",
     }
 
@@ -127,7 +127,7 @@ def launch_jvm(
     handle = os.open(settings, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     secret = {
         **_spark_secret(conf),
-        f"spark.{_UI_FILTER}.param.secretKey": _url_safe(secrets.token_bytes(_SECRET_BYTES)),
+        f"spark.{UI_FILTER}.param.secretKey": _url_safe(secrets.token_bytes(_SECRET_BYTES)),
     }
     with os.fdopen(handle, "w", encoding="utf-8") as writer:
         writer.write(properties({**conf, **secret}))
