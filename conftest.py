@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -23,6 +24,13 @@ settings.load_profile("here")
 
 # A shell has background jobs ignore this, and the processes that tests interrupt would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """The thousands of tests stay until the end: the collector looks at them no more."""
+    gc.collect()
+    gc.freeze()
+
 
 ALONE = "e2e-tests/tests/test_"
 TOGETHER = ("e2e-tests/tests/test_crds_api_server.py", "e2e-tests/tests/test_edits.py")

@@ -154,6 +154,14 @@ def test_executors_of_this_machine_start_with_the_archive(made: Path, tmp_path: 
     said, shared = started(tmp_path / "work", made.parents[1], instances=1)
     assert "at once" in said
     assert shared > 1000
+    for side, name in (
+        ("driver", "org.apache.spark.deploy.master.Master"),
+        ("driver", "org.apache.spark.deploy.worker.Worker"),
+        ("executor", "org.apache.spark.executor.CoarseGrainedExecutorBackend"),
+        ("executor", "org.apache.spark.network.crypto.AuthClientBootstrap"),
+    ):
+        log = (tmp_path / "work" / side).read_text()
+        assert f"{name} source: shared objects file (top)" in log
 
 
 @pytest.fixture
