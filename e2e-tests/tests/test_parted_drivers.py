@@ -20,8 +20,10 @@ from millrace_e2e.harness import Place, Run, running
 from millrace_e2e.judge import judge
 from millrace_e2e.topologies import Shape, history
 
-LINES = 24_000
-WINDOW = 400
+WINDOW = 200
+WINDOWS = 26
+"""What a history takes, with some to spare: each costs the same, however few lines it has."""
+
 SEALS = 16
 """Windows of a history that is about one of its seals."""
 
@@ -31,6 +33,8 @@ LEFT_OUT = "StateServerLeftOut"
 AWAY = "StateServerAway"
 SENT = "driver.record-sent"
 DEATH_S = 10.0
+CALL_S = {"MILLRACE_E2E_CALL_S": "2"}
+"""Whoever waits for something sees few windows go by, and always one in flight."""
 
 
 class Parted:
@@ -83,13 +87,13 @@ class Parted:
 def test_a_server_that_only_the_driver_cannot_reach_is_left_out_and_let_in_again(
     seed: int, servers: int, copies: int, place: Place
 ) -> None:
-    feed.add_file(place.texts / "a.txt", feed.text(range(LINES), seed))
+    feed.add_file(place.texts / "a.txt", feed.text(range(WINDOWS * WINDOW), seed))
     place.write(history(Shape(max_records=WINDOW, servers=servers, copies=copies)))
     names = NAMES[:servers]
     (place.marks / SENT).touch()
     crashes = {"MILLRACE_CRASH_AT": SENT, "MILLRACE_CRASH_DIR": str(place.marks)}
     with detour() as proxy:
-        environment = {"MILLRACE_E2E_CALL_S": "0.2", **crashes, **proxy.environment}
+        environment = {**CALL_S, **crashes, **proxy.environment}
         with running(place, environment=environment) as run:
             parted = Parted(place, run, proxy, names)
             run.await_sealed(2, WAIT_S)
@@ -157,7 +161,7 @@ def test_a_driver_dies_as_one_server_alone_has_a_seal(survives: bool, place: Pla
     place.write(history(Shape(max_records=WINDOW, servers=3, copies=2)))
     holder, *others = NAMES[:3]
     with detour() as proxy:
-        environment = {"MILLRACE_E2E_CALL_S": "0.2", **proxy.environment}
+        environment = {**CALL_S, **proxy.environment}
         with running(place, environment=environment) as run:
             parted = Parted(place, run, proxy, NAMES[:3])
             run.await_sealed(2, WAIT_S)
@@ -213,11 +217,11 @@ def test_a_driver_dies_as_one_server_alone_has_a_seal(survives: bool, place: Pla
 
 
 def test_a_server_that_only_tasks_cannot_reach_is_left_out_and_let_in_again(place: Place) -> None:
-    feed.add_file(place.texts / "a.txt", feed.text(range(LINES), 14))
+    feed.add_file(place.texts / "a.txt", feed.text(range(SEALS * WINDOW), 14))
     place.write(history(Shape(max_records=WINDOW, servers=3, copies=2)))
     names = NAMES[:3]
     with detour() as proxy:
-        environment = {"MILLRACE_E2E_CALL_S": "0.2", **proxy.for_tasks}
+        environment = {**CALL_S, **proxy.for_tasks}
         with running(place, environment=environment) as run:
             parted = Parted(place, run, proxy, names)
             run.await_sealed(2, WAIT_S)
