@@ -12,7 +12,9 @@ from millrace_e2e.harness import Place, running
 from millrace_e2e.topologies import remembered
 
 WINDOW = FEW_ROOTS + 904
-WINDOWS = 4
+AHEAD = 5
+"""Windows that a run has before it at least: it dies before it is done with two or three."""
+
 MAX_REPLAYS = 3
 SEED = 11
 GOOD = (feed.OK, feed.FLAKY)
@@ -31,11 +33,13 @@ def test_words_are_counted_once_whoever_dies_while_a_window_is_prepared(
 ) -> None:
     place.write(remembered(WINDOW, guarantee=promise.value, ackers={"maxReplays": MAX_REPLAYS}))
     kills = KILLS if promise is Promise.EXACTLY_ONCE else tuple(PREPARING_POINTS)
+    fed_windows = sealed = 0
     for number, kill in enumerate(kills):
-        feed_windows(place, number)
+        fed_windows += feed_windows(place, number, fed_windows, sealed + AHEAD)
         environment = {"MILLRACE_CRASH_AT": kill, "MILLRACE_CRASH_DIR": str(place.marks)}
         with running(place, environment=environment) as run:
             run.until(lambda: kill.partition(":")[0] in place.fired(), kill, FIRE_S)  # noqa: B023
+            sealed = max(sealed, run.status().get("sealed", 0))
     place.gate.touch()
     harness.run_to_end(place)
     fed = ledger.read_fed(place.texts)
@@ -47,9 +51,11 @@ def test_words_are_counted_once_whoever_dies_while_a_window_is_prepared(
     assert checker.check_numbers(buckets, numbers, promise, most=most) == []
 
 
-def feed_windows(place: Place, number: int) -> None:
-    """One file of some windows; a line of the last one fails once."""
-    count = WINDOW * WINDOWS
-    first = number * count
-    data = feed.text(range(first, first + count), SEED, {first + count - 9: feed.FLAKY})
+def feed_windows(place: Place, number: int, first: int, end: int) -> int:
+    """One file of the windows that are missing, at least one, and how many these are; a line of the
+    last one fails once."""
+    windows = max(end - first, 1)
+    start, stop = first * WINDOW, (first + windows) * WINDOW
+    data = feed.text(range(start, stop), SEED, {stop - 9: feed.FLAKY})
     feed.add_file(place.texts / f"{number}.txt", data)
+    return windows
