@@ -5,22 +5,23 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-import pytest
-
 from millrace_e2e import feed, processes
-from millrace_e2e.acklog import Watcher
+from millrace_e2e.acklog import Move, Opened, Watcher
 from millrace_e2e.checker import Promise
 from millrace_e2e.detour import STARTUP
 from millrace_e2e.harness import Place, Run, command, running
 from millrace_e2e.judge import judge
 from millrace_e2e.topologies import Shape, history
 
-LINES = 24_000
+SEEDS = (1, 2, 3)
+WINDOWS = 16
+"""What ackers come and go in once, with some to spare."""
+
 WINDOW = 600
 """More than two blocks of roots, so that several ackers have something to judge."""
 
 SLOW_S = 240.0
-CALL_S = {"MILLRACE_E2E_CALL_S": "0.4"}
+CALL_S = {"MILLRACE_E2E_CALL_S": "3"}
 
 
 def ackers(place: Place) -> list[str]:
@@ -51,28 +52,49 @@ def scale(place: Place, run: Run, count: int) -> None:
     run.until(lambda: ackers(place) == wanted, f"{count} ackers", SLOW_S)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_ackers_come_go_and_die_under_load(seed: int, place: Place) -> None:
-    feed.add_file(place.texts / "a.txt", feed.text(range(LINES), seed))
+def test_ackers_come_go_and_die_under_load(place: Place) -> None:
+    """Thrice in one run, from two ackers on, each time with other lines and other victims."""
+    for number, seed in enumerate(SEEDS):
+        lines = range(number * WINDOWS * WINDOW, (number + 1) * WINDOWS * WINDOW)
+        feed.add_file(place.texts / f"{seed}.txt", feed.text(lines, seed))
     place.write(history(Shape(max_records=WINDOW, ackers=2)))
+    opened: list[list[Opened]] = []
+    moves: list[list[Move]] = []
     with running(place, environment=CALL_S) as run, Watcher(place.work) as watcher:
         run.await_sealed(1, SLOW_S)
-        for count in (6, 3):
-            scale(place, run, count)
-            run.await_sealed(run.status()["sealed"] + 2, SLOW_S)
-            kill(place, run, f"acker-{(seed + 1) % count}")
-            run.await_sealed(run.status()["sealed"] + 1, SLOW_S)
+        for seed in SEEDS:
+            if opened:
+                two_again(place, run, watcher)
+            for count in (6, 3):
+                scale(place, run, count)
+                run.await_sealed(run.status()["sealed"] + 2, SLOW_S)
+                kill(place, run, f"acker-{(seed + 1) % count}")
+                run.await_sealed(run.status()["sealed"] + 1, SLOW_S)
+            opened.append(watcher.opened()[sum(map(len, opened)) :])
+            moves.append(watcher.moves()[sum(map(len, moves)) :])
         place.gate.touch()
         assert run.wait(SLOW_S) == 0, run.tail()
-        opened, moves = watcher.opened(), watcher.moves()
+        all_opened, all_moves = watcher.opened(), watcher.moves()
     assert judge(place, Promise.EXACTLY_ONCE) == []
-    # The driver knew of each number, and what opened then was shared evenly.
-    shares = {(len(one.shares), one.slices) for one in opened}
-    assert {(2, 16), (6, 18), (3, 18)} <= shares
-    assert all(max(one.shares) - min(one.shares) <= 1 for one in opened)
+    # The driver knew of each number, each time, and what opened was shared evenly.
+    for some in opened:
+        assert {(2, 16), (6, 18), (3, 18)} <= {(len(one.shares), one.slices) for one in some}
+    assert all(max(one.shares) - min(one.shares) <= 1 for one in all_opened)
     # Windows that were open when ackers came, went or died moved as little as can be.
-    assert [move for move in moves if move.moved]
-    assert [move for move in moves if not 0 <= move.moved - move.least <= 1] == []
+    assert all([move for move in some if move.moved] for some in moves)
+    assert [move for move in all_moves if not 0 <= move.moved - move.least <= 1] == []
+
+
+def two_again(place: Place, run: Run, watcher: Watcher) -> None:
+    """Ask for two ackers, and wait until a window opens with them."""
+    before = len(watcher.opened())
+    code, text = command(place, "scale", "--ackers", "2", "--timeout", "0")
+    assert code == 0, text
+    run.until(
+        lambda: any(len(one.shares) == 2 for one in watcher.opened()[before:]),
+        "a window of two ackers",
+        SLOW_S,
+    )
 
 
 def test_the_load_alone_has_more_ackers_come_and_go_again(place: Place, tmp_path: Path) -> None:
@@ -81,7 +103,7 @@ def test_the_load_alone_has_more_ackers_come_and_go_again(place: Place, tmp_path
     busy = tmp_path / "busy"
     busy.mkdir()
     environment = {
-        **CALL_S,
+        "MILLRACE_E2E_CALL_S": "0.4",
         "PYTHONPATH": str(STARTUP),
         "MILLRACE_E2E_BUSY": str(busy),
         "MILLRACE_E2E_ACKERS_IDLE_S": "3",
