@@ -24,24 +24,36 @@ LONGEST_FLIGHT_S = 0.08
 """From what was written to a kill: a window of these histories takes about as long."""
 
 
-def live(run: Run, folder: Folder, sink: Sink, steps: int, seed: int) -> None:
+def step(folders: list[Folder], chance: random.Random) -> int:
+    """A few things happen in each folder, in all of them equally many; how many."""
+    steps = chance.randint(1, MOST_AT_ONCE)
+    for folder in folders:
+        for _ in range(steps):
+            folder.step()
+    return steps
+
+
+def live(run: Run, folders: list[Folder], sink: Sink, steps: int, seed: int) -> None:
     """Let things happen, a few between two looks; what was written is waited for, a little late."""
     chance = random.Random(seed)
     while steps > 0:
-        wanted = folder.due if chance.random() < 0.7 else 0
-        for _ in range(chance.randint(1, MOST_AT_ONCE)):
-            folder.step()
-            steps -= 1
-        run.until(lambda: sink.read(folder) >= wanted, f"{wanted} lines", START_S)  # noqa: B023
+        wanted = due(folders) if chance.random() < 0.7 else 0
+        steps -= step(folders, chance)
+        run.until(lambda: sink.read(*folders) >= wanted, f"{wanted} lines", START_S)  # noqa: B023
 
 
-def amid(folder: Folder, sink: Sink, chance: random.Random, kill: Callable[[], None]) -> None:
+def due(folders: list[Folder]) -> int:
+    return sum(folder.due for folder in folders)
+
+
+def amid(
+    folders: list[Folder], sink: Sink, chance: random.Random, kill: Callable[[], None]
+) -> None:
     """Kill while lines that were just written are on their way to the sink."""
     while True:
-        for _ in range(chance.randint(1, MOST_AT_ONCE)):
-            folder.step()
+        step(folders, chance)
         time.sleep(chance.uniform(0, LONGEST_FLIGHT_S))
-        if sink.read(folder) < folder.due:
+        if sink.read(*folders) < due(folders):
             return kill()
 
 
@@ -52,33 +64,48 @@ def kill_driver(run: Run) -> None:
         processes.send(handle, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
-def test_every_line_of_a_living_folder_comes_once_and_in_order(seed: int, place: Place) -> None:
+@pytest.mark.parametrize(("seeds", "max_records"), [((1, 2, 3, 4), 20), ((5,), 200)])
+def test_every_line_of_living_folders_comes_once_and_in_order(
+    seeds: tuple[int, ...], max_records: int, place: Place
+) -> None:
+    """Folders that are read by turns, in either order: of a small window each has a few lines."""
     quick = {"spark.driver.extraJavaOptions": quickjvm.options()}
-    order = "modified" if seed % 2 else "name"
-    place.write(topology(random.Random(seed).choice((7, 40, 200)), order, quick))
-    folder = Folder(place.texts, place.base / "away", seed)
+    orders = {f"texts-{seed}": "modified" if seed % 2 else "name" for seed in seeds}
+    place.write(topology(max_records, orders, quick))
+    folders = [
+        Folder(place.base / texts, place.base / f"away-{seed}", seed)
+        for texts, seed in zip(orders, seeds, strict=True)
+    ]
+    first = seeds[0]
     sink = Sink(place.sink("numbers"))
-    chance = random.Random(-seed)
+    chance = random.Random(-first)
+
+    def nobody_looks() -> None:
+        for folder in folders:
+            for _ in range(DOWN_STEPS):
+                folder.step()
+
     with running(place) as run:
-        live(run, folder, sink, STEPS // 3, seed)
-        amid(folder, sink, chance, lambda: kill_driver(run))
-        for _ in range(DOWN_STEPS):
-            folder.step()
-        live(run, folder, sink, STEPS // 3, seed + 100)
-        amid(folder, sink, chance, run.kill)
+        live(run, folders, sink, STEPS // 3, first)
+        amid(folders, sink, chance, lambda: kill_driver(run))
+        nobody_looks()
+        live(run, folders, sink, STEPS // 3, first + 100)
+        amid(folders, sink, chance, run.kill)
     await_nothing_left(place.work)
-    for _ in range(DOWN_STEPS):
-        folder.step()
+    nobody_looks()
     with running(place) as run:
-        live(run, folder, sink, STEPS // 3, seed + 200)
-        run.until(lambda: sink.read(folder) >= folder.due, "all lines", START_S)
+        live(run, folders, sink, STEPS // 3, first + 200)
+        run.until(lambda: sink.read(*folders) >= due(folders), "all lines", START_S)
         run.interrupt()
         assert run.wait(END_S) == INTERRUPTED, run.tail()
-    sink.read(folder)
-    print(dict(folder.done))
-    assert check(folder, sink.rows) == []
-    assert {"rotate", "rename", "swap", "remove", "take away", "bring back"} <= folder.done.keys()
+    sink.read(*folders)
+    rows = [[row for row in sink.rows if folder.has(row)] for folder in folders]
+    assert sum(map(len, rows)) == len(sink.rows)
+    for folder, of_it in zip(folders, rows, strict=True):
+        print(folder.seed, dict(folder.done))
+        assert check(folder, of_it) == []
+        done = {"rotate", "rename", "swap", "remove", "take away", "bring back"}
+        assert done <= folder.done.keys()
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +20,9 @@ from millrace_e2e import ledger
 
 OLDEST = 4
 MOST_FILES = 14
+MOST_MADE = 1_000
+"""Files of a folder, so that those of folders that are read together have labels of their own."""
+
 MOST_LINES = 30
 """Lines that a file grows by at once: less and more than the windows of the histories hold."""
 
@@ -55,7 +58,7 @@ class Folder:
 
     def __post_init__(self) -> None:
         self._chance = random.Random(self.seed)
-        self._made = 0
+        self._made = self.seed * MOST_MADE
         for folder in (self.inbox, self.away):
             folder.mkdir(parents=True, exist_ok=True)
         self._create("app.log")
@@ -64,6 +67,10 @@ class Folder:
     def due(self) -> int:
         """Lines that were written so far."""
         return sum(file.lines for file in self.every)
+
+    def has(self, row: ledger.Row) -> bool:
+        """Whether a row is of a line of this folder."""
+        return int(row["file"][1:]) // MOST_MADE == self.seed
 
     def step(self) -> None:
         """One thing happens, by chance."""
@@ -243,14 +250,15 @@ class Sink:
     rows: list[ledger.Row] = field(default_factory=list)
     seen: set[Path] = field(default_factory=set)
 
-    def read(self, folder: Folder) -> int:
+    def read(self, *folders: Folder) -> int:
         """Take in what is new; answers with how many rows there are."""
         for path in ledger.visible_files(self.folder):
             if path not in self.seen:
                 self.seen.add(path)
                 for row in ledger.rows_of(path):
                     self.rows.append(row)
-                    folder.shown[row["file"], row["line"]] += 1
+                    for folder in folders:
+                        folder.shown[row["file"], row["line"]] += 1
         return len(self.rows)
 
 
@@ -276,8 +284,11 @@ def check(folder: Folder, rows: list[ledger.Row]) -> list[str]:
     return problems
 
 
-def topology(max_records: int, order: str, spark: dict[str, str]) -> dict[str, object]:
-    """The topology's document; its folders lie beside the file."""
+def topology(
+    max_records: int, orders: Mapping[str, str], spark: dict[str, str]
+) -> dict[str, object]:
+    """The topology's document; its folders lie beside the file. ``orders`` has the folders that are
+    read, each with the order of its files."""
     return {
         "apiVersion": "millrace.dev/v1alpha1",
         "kind": "StreamTopology",
@@ -288,12 +299,13 @@ def topology(max_records: int, order: str, spark: dict[str, str]) -> dict[str, o
             "code": {"path": os.fspath(Path(__file__).with_name("apps"))},
             "spark": {"conf": spark, "driver": {"memory": "512m", "standby": 0}},
             "sources": [
-                {"name": "lines", "files": {"path": "texts", "watch": True, "order": order}}
+                {"name": texts, "files": {"path": texts, "watch": True, "order": order}}
+                for texts, order in orders.items()
             ],
             "processors": [
                 {
                     "name": "parse",
-                    "inputs": [{"from": "lines"}],
+                    "inputs": [{"from": texts} for texts in orders],
                     "function": "files_life:parse",
                 },
                 {
