@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from millrace_e2e import valkey
+from millrace_e2e import quickjvm, valkey
 
 PASSWORD = "pA5sw0rd-of-the-store"
 TOPOLOGY = """
@@ -27,19 +27,26 @@ spec:
         mode: stream
         stream: lines
         password: {{secretRef: {{name: my-store, key: password}}}}
-  spark: {{executors: {{instances: {executors}, memory: 512m}}}}
+  parallelism: 1
+  spark:
+    conf: {{spark.driver.extraJavaOptions: "{quick}", spark.executor.extraJavaOptions: "{quick}"}}
+    driver: {{memory: 512m}}
+    executors: {{instances: {executors}, memory: 512m}}
 """
 
 
 @pytest.mark.parametrize("executors", [0, 1])
-def test_a_password_is_in_no_file_of_a_run_and_in_no_output(tmp_path: Path, executors: int) -> None:
+def test_a_password_is_in_no_file_of_a_run_and_in_no_output(
+    tmp_path: Path, executors: int, quick_jvm: None
+) -> None:
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.txt").write_text("one\ntwo\n")
     file = tmp_path / "topology.yaml"
     with valkey.serving(tmp_path / "server") as server:
         with server.client() as client:
             client.config_set("requirepass", PASSWORD)
-        file.write_text(TOPOLOGY.format(url=server.url, executors=executors))
+        quick = quickjvm.options()
+        file.write_text(TOPOLOGY.format(url=server.url, executors=executors, quick=quick))
         done = subprocess.run(
             [sys.executable, "-m", "millrace.cli.app", "run", str(file)],
             capture_output=True,
