@@ -11,14 +11,13 @@ whose recovery, is the same under each guarantee: they are named below, with the
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
 import pytest
 
+from millrace.cli.app import main
 from millrace.crash import POINTS
 from millrace_e2e import feed, harness, valkey
 from millrace_e2e.checker import Faults, Promise
@@ -38,11 +37,11 @@ SEED = 7
 ROUNDS = """
 driver.claimed driver.stamped driver.written-back driver.record-sent driver.edited driver.planned
 driver.moving driver.copied driver.opening driver.view-opened
-driver.opened driver.started driver.ran driver.closed driver.judged
-worker.read worker.state-written worker.staged worker.acked acker.opened acker.folded \
-    acker.answered driver.sealed publish.manifest publish.rename publish.renamed publish.done \
-    publish.loaded publish.transaction
-driver.published driver.marked driver.forgotten driver.dead-written driver.split
+driver.opened worker.read worker.state-written worker.staged worker.acked acker.opened \
+    acker.folded acker.answered driver.sealed publish.manifest publish.rename publish.renamed \
+    publish.done publish.loaded publish.transaction
+driver.started driver.ran driver.closed driver.judged driver.published driver.marked \
+    driver.forgotten driver.dead-written driver.split
 """
 
 TRACKING = {point for point in POINTS if point.startswith("acker.")}
@@ -96,11 +95,10 @@ def feed_round(place: Place, number: int, die: bool) -> None:
 
 def dead_letters(place: Place) -> list[str]:
     """The payloads that ``millrace dead-letters`` shows, sorted."""
-    command = [sys.executable, "-m", "millrace.cli.app", "dead-letters", "list", "--json"]
-    done = subprocess.run(
-        [*command, "--workdir", str(place.work)], check=True, stdout=subprocess.PIPE, text=True
-    )
-    return sorted(json.loads(line)["payload"] for line in done.stdout.splitlines())
+    listing = ("dead-letters", "list", "--json", "--workdir", str(place.work))
+    code, said = harness.called(main, *listing)
+    assert code == 0, said
+    return sorted(json.loads(line)["payload"] for line in said.splitlines())
 
 
 def test_every_point_is_in_a_round() -> None:

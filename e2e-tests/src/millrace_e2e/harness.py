@@ -6,16 +6,18 @@ of the runtime is imported.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import yaml
 
@@ -215,6 +217,23 @@ def command(place: Place, *words: str, deadline_s: float = START_S) -> tuple[int
         timeout=deadline_s,
     )
     return done.returncode, done.stdout
+
+
+def called(main: Callable[[], None], *words: str, **environment: str) -> tuple[int, str]:
+    """Exit code and output of ``millrace WORDS``, in this process: for tests that call commands
+    often, where starting is not what they test. ``main`` is the command's own."""
+    said, code = io.StringIO(), 0
+    with (
+        mock.patch.dict(os.environ, environment),
+        mock.patch.object(sys, "argv", ["millrace", *words]),
+        redirect_stdout(said),
+        redirect_stderr(said),
+    ):
+        try:
+            main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+    return code, said.getvalue()
 
 
 def status_command(place: Place) -> dict[str, Any]:
