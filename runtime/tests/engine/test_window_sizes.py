@@ -36,7 +36,7 @@ def alone(sizes: WindowSizes, *taken_s: float, roots: int = 1_000) -> None:
 
 def largest(sizes: WindowSizes) -> int:
     """The largest window that is one task."""
-    low, high = 0, 1_000_000
+    low, high = 0, 2 * MOST_ROOTS
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if sizes.one_task(middle, 2) else (low, middle - 1)
@@ -177,7 +177,7 @@ def test_one_task_that_takes_longer_than_several_is_tried_ever_more_seldom() -> 
         one = sizes.one_task(10_000, 2)
         if one:
             tries.append(number)
-        large(sizes, 20e-6 if one else 1e-6, tasks=1 if one else 2)
+        large(sizes, 60e-6 if one else 1e-6, tasks=1 if one else 2)
     pauses = [b - a for a, b in pairwise(tries) if b > a + 1]
     assert len(tries) == 3 * (len(pauses) + 1)
     assert pauses == sorted(pauses)

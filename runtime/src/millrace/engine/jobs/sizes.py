@@ -16,13 +16,14 @@ from millrace.protocol.types import Intent, TaskReport
 FEW_ROOTS = 4_096
 """A window of more roots is several tasks until it is known how long its like take."""
 
-MOST_ROOTS = 131_072
+MOST_ROOTS = 1_048_576
 """A window of more roots is several tasks, however soon one would be done."""
 
-SOON_S = 0.05
+SOON_S = 0.15
 """A window of more than a few roots is one task where all that its tasks do would take no longer:
-to start several takes about as long. Where it is one, it stays one up to twice that time, since
-what keeps state in one place would have to be fetched in another."""
+to start several, and to exchange between them, takes about as long and several times the CPU. Where
+it is one, it stays one up to twice that time, since what keeps state in one place would have to be
+fetched in another. So much also bounds what one worker holds of a window."""
 
 GAIN_S = 0.1
 """By so much at least are several tasks to be sooner done with user code than one."""
