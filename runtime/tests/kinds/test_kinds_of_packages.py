@@ -6,11 +6,18 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
+from command_calls import command
+from forked import Forks
 from packages import THIN_ENGINE, install, install_tallies, install_thinning
+
+from millrace_e2e import quickjvm
 
 ENGINE_TESTS = Path(__file__).parents[1] / "engine"
 
@@ -24,11 +31,11 @@ spec:
 COUNTING = """
   guarantee: AtLeastOnce
   sources:
-    - name: numbers
+    - name: counted
       tally: {firstNumber: 5, count: 40}
   sinks:
     - name: book
-      inputs: [{from: numbers}]
+      inputs: [{from: counted}]
       ledger: {file: book.txt}
 """
 
@@ -63,63 +70,71 @@ def site(tmp_path: Path) -> Path:
     return tmp_path / "site"
 
 
-def millrace(*arguments: str, site: Path, spec: str = ""):
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    made = Forks(tmp_path_factory.mktemp("forks"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def millrace(forks: Forks, site: Path):
     """``millrace ARGUMENTS`` where packages of ``site`` are installed."""
-    if spec:
-        file = site.parent / "topology.yaml"
-        file.write_text(HEAD + spec)
-        arguments = (arguments[0], str(file), *arguments[1:])
-    path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return subprocess.run(
-        [sys.executable, "-m", "millrace.cli.app", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=site.parent,
-        env={**os.environ, "NO_COLOR": "1", "TERMINAL_WIDTH": "200", "PYTHONPATH": path},
-    )
+
+    def call(*arguments: str, spec: str = "") -> subprocess.CompletedProcess[str]:
+        if spec:
+            arguments = (arguments[0], written(site, spec), *arguments[1:])
+        program = "from millrace.cli.app import main; main()"
+        return forks.call(program, *arguments, site=site)
+
+    return call
 
 
-def test_kinds_of_a_package_are_checked_and_described_like_those_that_ship(site):
+def written(site: Path, spec: str) -> str:
+    """The file of a topology beside the packages."""
+    file = site.parent / "topology.yaml"
+    file.write_text(HEAD + spec)
+    return str(file)
+
+
+def test_kinds_of_a_package_are_checked_and_described_like_those_that_ship(millrace, site):
     install_tallies(site)
-    valid = millrace("validate", site=site, spec=COUNTING)
+    valid = millrace("validate", spec=COUNTING)
     assert (valid.returncode, valid.stderr) == (0, "")
-    drawn = millrace("describe", site=site, spec=COUNTING).stdout
+    drawn = millrace("describe", spec=COUNTING).stdout
     assert "tally of 40 from 5  (n long)" in drawn
     assert "ledger book.txt" in drawn
 
     wrong = COUNTING.replace("count: 40", "count: 13").replace("file: book.txt", "fiel: x")
-    refused = millrace("validate", site=site, spec=wrong)
+    refused = millrace("validate", spec=wrong)
     assert refused.returncode == 3
     assert "spec.sources[0].tally.count (line 10): 13 brings bad luck; take" in refused.stderr
     assert "ledger.fiel" in refused.stderr
     assert "did you mean 'file'?" in refused.stderr
-    weak = millrace("validate", site=site, spec=COUNTING.replace("AtLeast", "Exactly"))
+    weak = millrace("validate", spec=COUNTING.replace("AtLeast", "Exactly"))
     assert "cannot give ExactlyOnce: a ledger is only added to; set spec.guarantee to" in (
         weak.stderr
     )
 
-    schema = json.loads(millrace("schema", site=site).stdout)
+    schema = json.loads(millrace("schema").stdout)
     assert list(schema["$defs"]["TallySettings"]["properties"]) == ["firstNumber", "count"]
     assert schema["$defs"]["Source"]["properties"]["tally"]["description"] == "Numbers in a row."
-    assert "| `spec.sinks[].ledger.file` |" in millrace("schema", "--markdown", site=site).stdout
+    assert "| `spec.sinks[].ledger.file` |" in millrace("schema", "--markdown").stdout
 
 
-def python(site: Path | str, program: str, text: str) -> str:
+@pytest.fixture
+def python(forks: Forks, site: Path):
     """What a program says to a text where packages of ``site`` are installed."""
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        input=text,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(site)},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+
+    def call(program: str, text: str) -> str:
+        done = forks.call(program, site=site, text=text)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return call
 
 
-def effects(site: Path, spec: str, *edits: tuple[str, str]) -> list[str]:
+def effects(python, spec: str, *edits: tuple[str, str]) -> list[str]:
     """What each edit, (old text, new text), is said to mean."""
     program = f"""
 import sys
@@ -130,26 +145,38 @@ for was, now in {edits!r}:
     assert was in old
     print(*classify(parse(old), parse(old.replace(was, now))), sep="; ")
 """
-    return python(site, program, HEAD + spec).splitlines()
+    return python(program, HEAD + spec).splitlines()
 
 
-def test_edits_mean_what_the_kind_of_a_package_says(site):
+def test_edits_mean_what_the_kind_of_a_package_says(python, site):
     install_tallies(site)
     edits = ("count: 40", "count: 41"), ("firstNumber: 5", "firstNumber: 6"), ("book.txt", "x.txt")
-    count, first, file = effects(site, COUNTING, *edits)
+    count, first, file = effects(python, COUNTING, *edits)
     assert count.endswith("40 → 41: restart, counted at the start")
     assert "firstNumber: 5 → 6: refused, others are meant; change it back" in first
     assert "refused, a sealed window may still wait to be shown there" in file
 
 
-def test_kinds_of_a_package_run_from_end_to_end(site):
+def test_kinds_of_packages_run_from_end_to_end(site):
+    """A source and a sink of one, and between others a processor of another one."""
     install_tallies(site)
-    done = millrace("run", "--no-progress", site=site, spec=COUNTING)
+    install_thinning(site)
+    quick = {"spark.driver.extraJavaOptions": quickjvm.options()}
+    spark = {"spark": {"conf": quick, "driver": {"memory": "512m"}}}
+    counting, thinned = yaml.safe_load(COUNTING), yaml.safe_load(THINNED)
+    joined = {part: [*counting.get(part, ()), *thinned[part]] for part in thinned}
+    spec = textwrap.indent(yaml.safe_dump({**counting, **joined, **spark}), "  ")
+    path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    options = {"NO_COLOR": "1", "TERMINAL_WIDTH": "200", "PYTHONPATH": path}
+    done = command("run", written(site, spec), "--no-progress", cwd=site.parent, **options)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in (site.parent / "book.txt").read_text().splitlines()]
     assert Counter(row["n"] for row in rows) == Counter(range(5, 45))
     said = " ".join((done.stdout + done.stderr).split())
     assert f"sink book {site.parent / 'book.txt'}" in said
+    shown = [file for file in (site.parent / "out").rglob("*.jsonl") if file.is_file()]
+    ids = [json.loads(line)["id"] for file in shown for line in file.read_text().splitlines()]
+    assert sorted(ids) == list(range(0, 200, 15))
 
 
 GONE = {"millrace.sources": {"tally": "broken.kind:TALLY"}}
@@ -197,46 +224,46 @@ GONE = {"millrace.sources": {"tally": "broken.kind:TALLY"}}
         ),
     ],
 )
-def test_a_broken_kind_is_one_error_for_those_who_name_it(site, entries, text, said):
+def test_a_broken_kind_is_one_error_for_those_who_name_it(millrace, site, entries, text, said):
     install(site, "broken", entries, kind=text)
-    used = millrace("describe", site=site, spec=COUNTING)
+    used = millrace("describe", spec=COUNTING)
     assert used.returncode == 3
     (line,) = [line for line in used.stderr.splitlines() if "tally" in line]
     assert "spec.sources[0].tally (line 10): cannot be used: millrace.sources of package" in line
     assert said in line
     # Whoever does not name it is told in passing by those commands that are about checking.
     for arguments in (["validate"], ["schema"]):
-        other = millrace(*arguments, site=site, spec="" if arguments == ["schema"] else PLAIN)
+        other = millrace(*arguments, spec="" if arguments == ["schema"] else PLAIN)
         assert other.returncode == 0
         assert other.stderr.count("note: a kind cannot be used") == 1
         assert said in " ".join(other.stderr.split())
-    assert "tally" not in millrace("schema", site=site).stdout
+    assert "tally" not in other.stdout
 
 
-def test_a_package_cannot_take_a_kind_that_ships(site):
+def test_a_package_cannot_take_a_kind_that_ships(millrace, site):
     entries = {"millrace.sources": {"generator": "tallies.kind:TALLY"}}
     install(site, "tallies", entries, kind="raise ValueError('never imported')")
-    valid = millrace("validate", site=site, spec=PLAIN)
+    valid = millrace("validate", spec=PLAIN)
     assert valid.returncode == 0
     said = "package tallies 1.0: 'generator' is a kind that Millrace has itself; uninstall the"
     assert said in " ".join(valid.stderr.split())
-    assert "generator (3 records)" in millrace("describe", site=site, spec=PLAIN).stdout
+    assert "generator (3 records)" in millrace("describe", spec=PLAIN).stdout
 
 
-def test_two_packages_with_one_kind_are_both_named(site):
+def test_two_packages_with_one_kind_are_both_named(millrace, site):
     install_tallies(site)
     install(site, "zahlen", {"millrace.sources": {"tally": "zahlen.kind:TALLY"}}, kind="TALLY = 1")
-    used = millrace("describe", site=site, spec=COUNTING)
+    used = millrace("describe", spec=COUNTING)
     assert used.returncode == 3
     said = " ".join(used.stderr.split())
     assert "of package zahlen 1.0: 'tally' is a kind of tallies 1.0 too; uninstall one of" in said
-    assert millrace("validate", site=site, spec=PLAIN).returncode == 0
+    assert millrace("validate", spec=PLAIN).returncode == 0
 
 
 @pytest.mark.parametrize("name", ["name", "kind", "copy", "Tally", "a-b"])
-def test_what_cannot_be_a_field_cannot_be_a_kind(site, name):
+def test_what_cannot_be_a_field_cannot_be_a_kind(millrace, site, name):
     install(site, "odd", {"millrace.sources": {name: "odd.kind:KIND"}}, kind="KIND = 1")
-    valid = millrace("validate", site=site, spec=PLAIN)
+    valid = millrace("validate", spec=PLAIN)
     assert valid.returncode == 0
     assert f"{name!r} cannot name a kind" in " ".join(valid.stderr.split())
 
@@ -267,32 +294,32 @@ json_schema()
     )
 
 
-def test_a_processor_of_a_package_is_checked_and_described_like_those_that_ship(site):
+def test_a_processor_of_a_package_is_checked_and_described_like_those_that_ship(millrace, site):
     install_thinning(site)
-    valid = millrace("validate", site=site, spec=THINNED)
+    valid = millrace("validate", spec=THINNED)
     assert (valid.returncode, valid.stderr) == (0, "")
-    drawn = millrace("describe", site=site, spec=THINNED).stdout
+    drawn = millrace("describe", spec=THINNED).stdout
     assert "thin id by 3  (id long, key string, value double)" in drawn
 
     wrong = THINNED.replace("every: 3", "every: 13").replace(
         "byColumn: id, every: 5", "byColum: id"
     )
-    refused = millrace("validate", site=site, spec=wrong)
+    refused = millrace("validate", spec=wrong)
     assert refused.returncode == 3
     assert "spec.processors[0].thin.every (line 13): 13 brings bad luck; take" in refused.stderr
     assert "did you mean 'byColumn'?" in refused.stderr
     assert "spec.processors[1].thin.every" in refused.stderr
 
-    schema = json.loads(millrace("schema", site=site).stdout)
+    schema = json.loads(millrace("schema").stdout)
     assert list(schema["$defs"]["ThinSettings"]["properties"]) == ["byColumn", "every"]
     told = schema["$defs"]["Processor"]["properties"]["thin"]["description"]
     assert told == "Lets some tuples go on."
 
 
-def test_edits_of_a_processor_mean_what_the_kind_of_a_package_says(site):
+def test_edits_of_a_processor_mean_what_the_kind_of_a_package_says(python, site):
     install_thinning(site)
     edits = effects(
-        site,
+        python,
         THINNED,
         ("every: 3", "every: 4"),
         ("byColumn: id, every: 3", "byColumn: value, every: 3"),
@@ -302,15 +329,6 @@ def test_edits_of_a_processor_mean_what_the_kind_of_a_package_says(site):
         "spec.processors[some].thin.every: 3 → 4: restart, the graph is compiled at the start"
     )
     assert column.endswith('"id" → "value": refused, it is another choice; change it back')
-
-
-def test_a_processor_of_a_package_runs_from_end_to_end(site):
-    install_thinning(site)
-    done = millrace("run", "--no-progress", site=site, spec=THINNED)
-    assert done.returncode == 0, done.stderr
-    shown = [file for file in (site.parent / "out").rglob("*.jsonl") if file.is_file()]
-    ids = [json.loads(line)["id"] for file in shown for line in file.read_text().splitlines()]
-    assert sorted(ids) == list(range(0, 200, 15))
 
 
 THIN_GONE = {"millrace.processors": {"thin": "broken.kind:THIN"}}
@@ -345,16 +363,16 @@ class Thin(ProcessorKind[Part]):
         ),
     ],
 )
-def test_a_broken_kind_of_processor_is_one_error_for_those_who_name_it(site, text, said):
+def test_a_broken_kind_of_processor_is_one_error_for_those_who_name_it(millrace, site, text, said):
     install(site, "broken", THIN_GONE, kind=text)
-    used = millrace("describe", site=site, spec=THINNED)
+    used = millrace("describe", spec=THINNED)
     assert used.returncode == 3
     lines = [line for line in used.stderr.splitlines() if ".thin " in line]
     assert len(lines) == 2, used.stderr
     begins = "spec.processors[0].thin (line 13): cannot be used: millrace.processors of package"
     assert begins in lines[0]
     assert all(said in line for line in lines)
-    other = millrace("validate", site=site, spec=PLAIN)
+    other = millrace("validate", spec=PLAIN)
     assert other.returncode == 0
     assert other.stderr.count("note: a kind cannot be used") == 1
     assert said in " ".join(other.stderr.split())
@@ -388,7 +406,9 @@ def test_a_broken_kind_of_processor_is_one_error_for_those_who_name_it(site, tex
         ),
     ],
 )
-def test_what_the_engine_cannot_use_of_a_package_names_the_package(site, was, becomes, said):
+def test_what_the_engine_cannot_use_of_a_package_names_the_package(
+    python, site, was, becomes, said
+):
     assert was in THIN_ENGINE
     install_thinning(site, THIN_ENGINE.replace(was, becomes))
     program = """
@@ -402,13 +422,13 @@ try:
 except TopologyError as error:
     print(error)
 """
-    done = python(site, program, HEAD + THINNED)
+    done = python(program, HEAD + THINNED)
     assert done.startswith("processor 'some': thin of package thinning 1.0 ")
     assert said in done
     assert "the package thinning 1.0" in done
 
 
-def test_every_tree_through_a_processor_of_a_package_is_proven_complete(site):
+def test_every_tree_through_a_processor_of_a_package_is_proven_complete(python, site):
     """The tasks of a window without Spark, with all that is tracked."""
     install_thinning(site)
     program = """
@@ -433,5 +453,5 @@ finally:
 """
     (site.parent / "state").mkdir()
     told = f"{site.parent / 'state'}\n{HEAD}{THINNED}"
-    done = python(os.pathsep.join([str(site), str(ENGINE_TESTS)]), program, told)
-    assert done.splitlines() == ["True True {}"] * 2
+    path = f"import sys; sys.path.insert(0, {str(ENGINE_TESTS)!r})\n"
+    assert python(path + program, told).splitlines() == ["True True {}"] * 2
