@@ -100,43 +100,19 @@ def test_missing_input_is_named_before_anything_is_read(place):
     assert "files.path" in said
 
 
-def test_a_port_in_use_is_named(place):
-    """Said when the first driver ends; meanwhile the port may be freed, so others are started."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-
-        def change(spec: dict[str, Any]) -> None:
-            conf = {"spark.driver.port": str(port), "spark.port.maxRetries": "0"}
-            spec["spark"]["conf"].update(conf)
-
-        write(place, change)
-        feed.add_file(place.texts / "a.txt", feed.text(range(LINES), 1))
-        with running(place) as run:
-            run.until(lambda: run.events("DriverEnded"), "the end of a driver")
-            (ended, *_) = run.events("DriverEnded")
-            assert "Address already in use" in ended["text"]
-            assert f"starting from {port}" in ended["text"]
-            assert "spec.spark.conf" in ended["text"]
-            taken.close()
-            assert run.wait(END_S) == 0, run.tail()
-    assert judge(place, Promise.EXACTLY_ONCE) == []
+# -- what another process, or a user between runs, may do
 
 
-# -- files that change between runs
-
-
-def test_a_file_that_is_not_what_it_was_stops_the_run_until_it_is(place):
+def test_a_port_in_use_and_a_file_that_is_not_what_it_was_stop_a_run_until_they_are_mended(place):
     """And a line that is no UTF-8 is a dead letter, with all others exact."""
-    write(place)
     first, second = place.texts / "a.txt", place.texts / "b.txt"
     whole = feed.text(range(LINES), 1)
     feed.add_file(first, whole)
     broken = b"r9999999 ok \xff\xfe\n"
     feed.add_file(second, broken + feed.text(range(LINES, 2 * LINES), 1))
-    harness.run_to_end(place)
+    run_once_a_port_is_free(place)
 
+    write(place)
     first.write_bytes(whole[: len(whole) // 2])
     said = refused(place, ExitCode.SOURCE)
     assert f"file {first}" in said
@@ -151,6 +127,28 @@ def test_a_file_that_is_not_what_it_was_stops_the_run_until_it_is(place):
     assert "is not valid UTF-8" in letter["error"]
     without_line(second, broken)
     assert judge(place, Promise.EXACTLY_ONCE) == []
+
+
+def run_once_a_port_is_free(place: Place) -> None:
+    """Said when the first driver ends; meanwhile the port may be freed, so others are started."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+
+        def change(spec: dict[str, Any]) -> None:
+            conf = {"spark.driver.port": str(port), "spark.port.maxRetries": "0"}
+            spec["spark"]["conf"].update(conf)
+
+        write(place, change)
+        with running(place) as run:
+            run.until(lambda: run.events("DriverEnded"), "the end of a driver")
+            (ended, *_) = run.events("DriverEnded")
+            assert "Address already in use" in ended["text"]
+            assert f"starting from {port}" in ended["text"]
+            assert "spec.spark.conf" in ended["text"]
+            taken.close()
+            assert run.wait(END_S) == 0, run.tail()
 
 
 def letters(place: Place) -> list[dict[str, Any]]:
