@@ -18,6 +18,7 @@ from millrace.engine.jobs.runner import AttemptDied
 from millrace.engine.jobs.session import FOLDER, SHIPPED, SessionSettings, build_session
 from millrace.protocol.types import Evidence
 from millrace.protocol.winners import Inconsistent, Winners, find_winners
+from millrace_e2e import quickjvm
 from millrace_e2e.waiting import until
 
 LINES = [f"alpha beta w{i % 7} w{i % 13}" for i in range(200)]
@@ -26,13 +27,14 @@ WORDS = Counter(word for line in LINES for word in line.split())
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory):
+    java = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
     settings = SessionSettings(
         "engine-cluster",
         tmp_path_factory.mktemp("spark"),
         instances=2,
         executor_memory="512m",
         # As for executors on other machines: their kit is brought to them by Spark.
-        conf={SHIPPED: "true"},
+        conf={SHIPPED: "true", **dict.fromkeys(java, quickjvm.options())},
     )
     session = build_session(settings)
     yield session
