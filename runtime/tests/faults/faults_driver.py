@@ -39,6 +39,7 @@ from millrace.state.client import StateAddress
 from millrace.state.inboxfiles import InboxFiles
 from millrace.state.viewfile import ViewFile
 from millrace.topology.load import load
+from millrace_e2e import quickjvm
 from millrace_e2e.harness import Place, read_events
 from millrace_e2e.waiting import until
 
@@ -46,6 +47,7 @@ CODE = Path(__file__).parent / "code"
 SOURCES = Path(__file__).parents[2] / "src"
 END_S = 400.0
 CALL_S = "0.05"
+JAVA = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 STOP_S = 60.0
 SLOW_S = 240.0
 
@@ -86,6 +88,7 @@ def laboratory(folder: Path, executors: int = 0):
     orders = folder / "orders"
     orders.mkdir()
     conf = {
+        **dict.fromkeys(JAVA, quickjvm.options()),
         "spark.executorEnv.MILLRACE_FAULTS": str(orders),
         "spark.executorEnv.MILLRACE_E2E_GATE": str(folder / "gate"),
         "spark.executorEnv.MILLRACE_E2E_CALL_S": CALL_S,
