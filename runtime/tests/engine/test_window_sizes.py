@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from millrace.engine.driver.process import settings_of
-from millrace.engine.jobs.sizes import FEW_ROOTS, GAIN_S, MOST_ROOTS, SOON_S, WindowSizes
+from millrace.engine.jobs.sizes import FEW_ROOTS, GAIN_S, MOST_ROOTS, SEVERAL_S, WindowSizes, soon_s
 from millrace.protocol.types import Intent, Replay, RootRange, TaskId, TaskReport
 from millrace.topology.load import load
 
 ROOT = Path(__file__).parents[3]
-SOON_ROOTS = round(SOON_S / 1e-6)
+SOON_ROOTS = round(soon_s(2) / 1e-6)
 """So many are soon done where each takes a microsecond."""
 
 
@@ -170,6 +170,18 @@ def test_larger_windows_of_one_task_stay_so_until_they_take_twice_as_long() -> N
     assert largest(sizes) == pytest.approx(2 * SOON_ROOTS / 9, abs=1)
 
 
+@pytest.mark.parametrize(("parallelism", "soon"), [(1, 0.15), (2, 0.15), (4, 0.1), (76, 0.076)])
+def test_the_more_run_at_a_time_the_sooner_several_are_done(parallelism: int, soon: float) -> None:
+    sizes = WindowSizes()
+    large(sizes, 1e-6, 1e-6, 1e-6, tasks=max(2, parallelism))
+    most = round(soon / 1e-6)
+    assert sizes.one_task(most - 1, parallelism)
+    assert not sizes.one_task(most + 1, parallelism)
+    large(sizes, 1e-6, 1e-6, 1e-6, tasks=1)
+    assert sizes.one_task(2 * most - 1, parallelism)
+    assert not sizes.one_task(2 * most + 1, parallelism)
+
+
 def test_one_task_that_takes_longer_than_several_is_tried_ever_more_seldom() -> None:
     """Such as one in which not all state finds room."""
     sizes, tries = WindowSizes(), []
@@ -225,8 +237,10 @@ def test_the_text_says_what_a_small_window_is() -> None:
     assert f"More than {FEW_ROOTS:,} roots are one Spark job" in text
     assert f"Up to {FEW_ROOTS:,} are one task, unless several would be done" in text
     assert "a tenth of a second sooner" in text
-    assert f"until one task would do all of them in {SOON_S * 1000:.0f} ms" in text
-    assert f"it would take no more than {2 * SOON_S * 1000:.0f} ms" in text
+    assert f"is at most {soon_s(2) * 1000:.0f} ms where two run at a time" in text
+    assert f"{soon_s(4) * 1000:.0f} ms for four" in text
+    assert f"ever closer to {SEVERAL_S * 1000:.0f} ms for more" in text
+    assert "it takes no more than twice that" in text
     assert f"More than {MOST_ROOTS:,} are always several" in text
     assert GAIN_S == 0.1
     scaling = " ".join((ROOT / "docs" / "operations.md").read_text().split())

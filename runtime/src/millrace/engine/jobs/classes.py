@@ -39,6 +39,9 @@ SCALA_VARIABLE = "SPARK_SCALA_VERSION"
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 """An archive that does not fit is no news for whoever reads a log."""
 
+_ERRORS_ALONE = "-Xlog:cds=error -Xlog:cds+dynamic=error"
+"""Nor are the hundreds of classes that an archive cannot have."""
+
 _NAME = "classes-"
 
 _CONTENT = "content"
@@ -229,7 +232,7 @@ def _record(draft: Path, folder: Path) -> dict[str, Any]:
     from millrace.engine.jobs.session import SessionSettings, build_session
 
     recording = {
-        "spark.driver.extraJavaOptions": f'"-XX:ArchiveClassesAtExit={draft}"',
+        "spark.driver.extraJavaOptions": f'"-XX:ArchiveClassesAtExit={draft}" {_ERRORS_ALONE}',
         # As a local cluster's master and workers have them, whose pages cannot be switched off.
         "spark.ui.enabled": "true",
         "spark.ui.filters": jvm.UI_FILTER,

@@ -19,11 +19,9 @@ FEW_ROOTS = 4_096
 MOST_ROOTS = 1_048_576
 """A window of more roots is several tasks, however soon one would be done."""
 
-SOON_S = 0.15
-"""A window of more than a few roots is one task where all that its tasks do would take no longer:
-to start several, and to exchange between them, takes about as long and several times the CPU. Where
-it is one, it stays one up to twice that time, since what keeps state in one place would have to be
-fetched in another. So much also bounds what one worker holds of a window."""
+SEVERAL_S = 0.075
+"""To start several tasks, and to exchange between them, takes about so long, and several times the
+CPU of one."""
 
 GAIN_S = 0.1
 """By so much at least are several tasks to be sooner done with user code than one."""
@@ -34,6 +32,17 @@ _PATIENCE, _PATIENCE_GROWS = 30, 4
 until one is tried again; and how many times as many the next time."""
 _TELLING_ROOTS = 100
 """What user code takes for fewer, if it is soon done, is what a call costs, and not a root."""
+
+
+def soon_s(parallelism: int) -> float:
+    """A window of more than a few roots is one task where all that its tasks do takes at most so
+    long, in seconds: ``parallelism`` of them at a time would not be sooner done.
+
+    Where it is one, it stays one up to twice that time, since what keeps state in one place would
+    have to be fetched in another. So much also bounds what one worker holds of a window.
+    """
+    at_a_time = max(2, parallelism)
+    return SEVERAL_S * at_a_time / (at_a_time - 1)
 
 
 class WindowSizes:
@@ -67,7 +76,7 @@ class WindowSizes:
             return
         if roots > FEW_ROOTS:
             took_s = sum(report.took_s for report in reports)
-            self._large(roots, took_s / roots, alone=max(shape) == 1)
+            self._large(roots, took_s / roots, max(shape))
         passes: dict[int, list[float]] = defaultdict(list)
         for report in reports:
             passes[report.task.pass_no].append(report.worked_s)
@@ -93,7 +102,9 @@ class WindowSizes:
         hardly be sooner done. A window that is slower or quicker than those before and behind it
         says nothing."""
         alone_s, shared_s = self._alone_s, self._shared_s
-        if roots > self._most_roots or (roots > FEW_ROOTS and not self._soon_done(roots)):
+        if roots > self._most_roots:
+            return False
+        if roots > FEW_ROOTS and not self._soon_done(roots, soon_s(parallelism)):
             return False
         if roots == 1 or parallelism == 1 or len(alone_s) < _WINDOWS:
             return True
@@ -105,26 +116,27 @@ class WindowSizes:
         """How many tasks a window of at most so many roots has at a time."""
         return 1 if self.one_task(roots, parallelism) else parallelism
 
-    def _large(self, roots: int, took_s: float, *, alone: bool) -> None:
-        """A larger window has run; ``took_s`` for each of its roots."""
-        if alone:
+    def _large(self, roots: int, took_s: float, tasks: int) -> None:
+        """A larger window of so many tasks at a time has run; ``took_s`` for each of its roots."""
+        if tasks == 1:
             self._whole_s = _last(self._whole_s, took_s)
             return
         self._all_s = _last(self._all_s, took_s)
-        if self._soon_done(roots) or not _within(SOON_S, roots, self._all_s):
+        limit_s = soon_s(tasks)
+        if self._soon_done(roots, limit_s) or not _within(limit_s, roots, self._all_s):
             return
         self._waited += 1
         if self._waited > self._patience:
             self._whole_s = ()
             self._waited, self._patience = 0, self._patience * _PATIENCE_GROWS
 
-    def _soon_done(self, roots: int) -> bool:
+    def _soon_done(self, roots: int, limit_s: float) -> bool:
         """Whether one task would do all of a larger window in a time that is worth no job: by those
         that were one task, or, where these are too few, by those that were several."""
         whole_s = self._whole_s
         if len(whole_s) == _WINDOWS:
-            return _within(2 * SOON_S, roots, whole_s)
-        return _within(SOON_S, roots, self._all_s)
+            return _within(2 * limit_s, roots, whole_s)
+        return _within(limit_s, roots, self._all_s)
 
 
 def _within(limit_s: float, roots: int, each_s: tuple[float, ...]) -> bool:
