@@ -90,6 +90,11 @@ def test_idle_ones_go_one_by_one_down_to_the_least() -> None:
     assert watched.goes_on(0.0, 0.0, 4 * SHRINK_AFTER_S) == [3, 2]
 
 
+def test_those_that_have_no_task_go_however_busy_the_others_are() -> None:
+    watched = Watched(4, ExecutorBounds(1, 8))
+    assert watched.goes_on(0.0, 1.0, 4 * SHRINK_AFTER_S, useful=2) == [3, 2]
+
+
 def test_those_that_keep_up_because_they_work_stay() -> None:
     """No lag says nothing: the rest would have too much to do."""
     assert Watched(4).goes_on(0.0, 0.8, 5 * SHRINK_AFTER_S) == []

@@ -19,11 +19,14 @@ from engine_support import SparkWindows, compiled, write_lines
 
 from millrace.engine.jobs import resident as residents
 from millrace.engine.jobs import runner as runners
+from millrace.engine.jobs import sizes
 from millrace.engine.jobs.resident import TRIES, NotResidentError, Resident, _shut
 from millrace.engine.jobs.runner import AttemptDied
 from millrace.engine.jobs.session import SessionSettings, build_session
 from millrace.engine.program.link import Caller, Place, TaskLink, Work
-from millrace.protocol.types import AttemptId, Evidence
+from millrace.engine.program.program import Program
+from millrace.protocol.types import AttemptId, Evidence, Intent, Replay, RootRange
+from millrace.state.errors import ObjectTooLargeError
 from millrace_e2e.waiting import until
 
 WAIT_S = 60.0
@@ -164,6 +167,87 @@ def test_user_code_that_ends_every_worker_is_blamed_and_the_next_window_runs(win
     del run.fed["bad"]
     run.count("a")
     run.count("a", "b")
+
+
+@pytest.fixture
+def three_are_many(monkeypatch):
+    """A window of three records is a larger one, and one task would soon be done with it."""
+    for module in (runners, sizes):
+        monkeypatch.setattr(module, "FEW_ROOTS", 2)
+    monkeypatch.setattr(sizes.WindowSizes, "_soon_done", lambda *_: True)
+
+
+def test_a_larger_window_that_dies_as_one_task_blames_nobody_and_is_several(
+    windows, three_are_many
+):
+    """Which may have room for what one had none for; what ends them, too, is evidence."""
+    run = windows("deadlysteps:leave")
+    run.count("a", "b", "c")
+    assert run.shape == (1,)
+    run.feed("bad", "a", "b")
+    intent = run.plan()
+    with pytest.raises(AttemptDied, match="exit code 7") as alone:
+        run.attempt(intent)
+    assert alone.value.evidence is Evidence.NONE
+    with pytest.raises(AttemptDied, match="exit code 7") as several:
+        run.attempt(intent)
+    assert several.value.evidence is Evidence.USER_CODE
+    run.feed("a", "b", "c")
+    assert run.go().verdict.complete
+    assert run.shape == (2, 2)
+
+
+def test_what_several_tasks_can_store_stops_no_driver_where_one_cannot(
+    windows, three_are_many, monkeypatch
+):
+    run = windows()
+    done = run.runner._run
+
+    def full(plan, whole, *rest):
+        if whole:
+            raise ObjectTooLargeError("an object of 600 MiB")
+        return done(plan, whole, *rest)
+
+    monkeypatch.setattr(run.runner, "_run", full)
+    run.feed("a", "b", "c")
+    intent = run.plan()
+    with pytest.raises(AttemptDied, match="600 MiB") as died:
+        run.attempt(intent)
+    assert died.value.evidence is Evidence.NONE
+    assert not died.value.member_lost
+    assert run.attempt(intent).verdict.complete
+    assert run.shape == (2, 2)
+    monkeypatch.setattr(run.runner, "_run", lambda *_: full(None, True))
+    run.feed("a")
+    with pytest.raises(ObjectTooLargeError):
+        run.attempt(run.plan())
+
+
+def test_larger_windows_are_one_task_only_where_that_costs_no_job(
+    windows, three_are_many, monkeypatch
+):
+    runner = windows().runner
+    few, many = (Intent(1, (RootRange("lines", 1, 0, n),)) for n in (2, 3))
+    assert runner._is_whole(few)
+    assert runner._is_whole(many)
+    assert runner.most_tasks(3, 2) == 1
+    runner._resident._rests_until_s = time.monotonic() + 60.0
+    assert runner._is_whole(few)
+    assert not runner._is_whole(many)
+    assert runner.most_tasks(3, 2) == 2
+    runner._resident._rests_until_s = 0.0
+    assert runner._is_whole(many)
+    monkeypatch.setattr(Program, "sql_steps", ["sums"])
+    assert runner._is_whole(few)
+    assert not runner._is_whole(many)
+
+
+def test_many_replays_are_several_tasks(windows, three_are_many):
+    """Each of them is read by itself."""
+    runner = windows().runner
+    for count in (2, 3):
+        replays = tuple(Replay("lines", 1, n, 1, 0.0) for n in range(count))
+        assert runner._is_whole(Intent(1, (), replays)) is (count == 2)
 
 
 def test_an_attempt_is_cancelled_in_the_middle(windows, spark, tmp_path):

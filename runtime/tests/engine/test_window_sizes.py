@@ -8,11 +8,22 @@ from pathlib import Path
 import pytest
 
 from millrace.engine.driver.process import settings_of
-from millrace.engine.jobs.sizes import FEW_ROOTS, GAIN_S, MOST_ROOTS, SEVERAL_S, WindowSizes, soon_s
+from millrace.engine.jobs.sizes import (
+    _PATIENCE,
+    _PATIENCE_GROWS,
+    FEW_ROOTS,
+    GAIN_S,
+    MOST_ROOTS,
+    SEVERAL_S,
+    STAYS,
+    WindowSizes,
+    soon_s,
+)
 from millrace.protocol.types import Intent, Replay, RootRange, TaskId, TaskReport
 from millrace.topology.load import load
 
 ROOT = Path(__file__).parents[3]
+NUMBERS = {4: "four"}
 SOON_ROOTS = round(soon_s(2) / 1e-6)
 """So many are soon done where each takes a microsecond."""
 
@@ -158,16 +169,16 @@ def test_a_larger_window_is_one_task_once_three_have_shown_that_it_is_soon_done(
     assert largest(sizes) == FEW_ROOTS
 
 
-def test_larger_windows_of_one_task_stay_so_until_they_take_twice_as_long() -> None:
+def test_larger_windows_of_one_task_stay_so_until_they_take_a_quarter_longer() -> None:
     """Or the state that one task or several keep would be fetched again and again."""
     sizes = WindowSizes()
     large(sizes, 1e-6, 1e-6, 1e-6)
     large(sizes, 1e-6, 9e-6, 1e-6, tasks=1)
-    assert largest(sizes) == pytest.approx(2 * SOON_ROOTS, abs=1)
+    assert largest(sizes) == pytest.approx(STAYS * SOON_ROOTS, abs=1)
     large(sizes, 1e-6, roots=MOST_ROOTS + 1)
-    assert largest(sizes) == pytest.approx(2 * SOON_ROOTS, abs=1)
+    assert largest(sizes) == pytest.approx(STAYS * SOON_ROOTS, abs=1)
     large(sizes, 9e-6, 9e-6, tasks=1)
-    assert largest(sizes) == pytest.approx(2 * SOON_ROOTS / 9, abs=1)
+    assert largest(sizes) == pytest.approx(STAYS * SOON_ROOTS / 9, abs=1)
 
 
 @pytest.mark.parametrize(("parallelism", "soon"), [(1, 0.15), (2, 0.15), (4, 0.1), (76, 0.076)])
@@ -178,8 +189,8 @@ def test_the_more_run_at_a_time_the_sooner_several_are_done(parallelism: int, so
     assert sizes.one_task(most - 1, parallelism)
     assert not sizes.one_task(most + 1, parallelism)
     large(sizes, 1e-6, 1e-6, 1e-6, tasks=1)
-    assert sizes.one_task(2 * most - 1, parallelism)
-    assert not sizes.one_task(2 * most + 1, parallelism)
+    assert sizes.one_task(round(STAYS * most) - 1, parallelism)
+    assert not sizes.one_task(round(STAYS * most) + 1, parallelism)
 
 
 def test_one_task_that_takes_longer_than_several_is_tried_ever_more_seldom() -> None:
@@ -197,15 +208,21 @@ def test_one_task_that_takes_longer_than_several_is_tried_ever_more_seldom() -> 
     assert pauses[-1] > 10 * pauses[0]
 
 
-def test_behind_a_larger_window_of_one_task_that_died_all_are_several() -> None:
+def test_behind_a_larger_window_of_one_task_that_died_all_are_several_for_a_while() -> None:
+    """Ever longer, where one that is tried dies again."""
     sizes = WindowSizes()
     sizes.died(FEW_ROOTS)
     large(sizes, 0.0, 0.0, 0.0)
     assert largest(sizes) == MOST_ROOTS
+    for pause in (30, 120, 480):
+        sizes.died(10_000)
+        assert largest(sizes) == FEW_ROOTS
+        large(sizes, *[9.0] * 100)
+        large(sizes, *[0.0] * (pause - 1))
+        assert largest(sizes) == FEW_ROOTS
+        large(sizes, 0.0)
+        assert largest(sizes) == MOST_ROOTS
     sizes.died(10_000)
-    assert largest(sizes) == FEW_ROOTS
-    large(sizes, *[0.0] * 200)
-    assert largest(sizes) == FEW_ROOTS
     sizes.forget()
     large(sizes, 0.0, 0.0, 0.0)
     assert largest(sizes) == MOST_ROOTS
@@ -240,8 +257,11 @@ def test_the_text_says_what_a_small_window_is() -> None:
     assert f"is at most {soon_s(2) * 1000:.0f} ms where two run at a time" in text
     assert f"{soon_s(4) * 1000:.0f} ms for four" in text
     assert f"ever closer to {SEVERAL_S * 1000:.0f} ms for more" in text
-    assert "it takes no more than twice that" in text
-    assert f"More than {MOST_ROOTS:,} are always several" in text
+    assert STAYS == 1.25
+    assert "for as long as that takes no more than a quarter longer" in text
+    assert f"behind one that took longer, or died, the next {_PATIENCE} " in text
+    assert f"{NUMBERS[_PATIENCE_GROWS]} times as many" in text
+    assert f"More than {MOST_ROOTS:,} roots, or {FEW_ROOTS:,} replays, are always several" in text
     assert GAIN_S == 0.1
     scaling = " ".join((ROOT / "docs" / "operations.md").read_text().split())
     assert f"one task](guarantees.md#a-window): one of up to {FEW_ROOTS:,} records" in scaling

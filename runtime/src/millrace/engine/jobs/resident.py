@@ -154,6 +154,11 @@ class Resident:
             stay = self._stay
             return stay is not None and stay.link is not None and not stay.doomed
 
+    @property
+    def rests(self) -> bool:
+        """Whether none is begun for a while."""
+        return self._closed or time.monotonic() < self._rests_until_s
+
     def cancel(self, attempt: AttemptId) -> None:
         """End the task, if it works on this attempt."""
         with self._change:
@@ -205,7 +210,7 @@ class Resident:
         if stay is not None and lasts and stay.kit == kit:
             return stay
         self.end()
-        if self._closed or time.monotonic() < self._rests_until_s:
+        if self.rests:
             raise NotResidentError("none is begun for a while")
         try:
             return self._begin(kit)

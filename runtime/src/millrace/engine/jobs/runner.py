@@ -7,6 +7,7 @@ the passes, joined by envelopes. Nothing is cached, nothing runs twice.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ from millrace.engine.jobs.notices import await_deaths
 from millrace.engine.jobs.resident import NotResidentError, Resident
 from millrace.engine.jobs.session import FOLDER, SHIPPED, sql_session
 from millrace.engine.jobs.shares import share
-from millrace.engine.jobs.sizes import MOST_ROOTS, WindowSizes
+from millrace.engine.jobs.sizes import FEW_ROOTS, MOST_ROOTS, WindowSizes
 from millrace.engine.program import kit as kit_files
 from millrace.engine.program.kit import Kit
 from millrace.engine.program.link import LISTENS, Place, Work
@@ -66,13 +67,15 @@ from millrace.protocol.types import (
     TaskReport,
 )
 from millrace.sources.base import Source
-from millrace.state.errors import OutOfMemoryError, UnreachableError
+from millrace.state.errors import ObjectTooLargeError, OutOfMemoryError, UnreachableError
 from millrace.topology.parts import Role
 from millrace.tracking.log import AckLogAwayError, AckLogFullError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
+
+log = logging.getLogger("millrace.driver")
 
 Entry = Callable[[int, Iterable[bytes]], Iterator[Any]]
 """A pass in a task, of (partition, what comes in)."""
@@ -176,7 +179,7 @@ class AttemptRunner:
 
     def most_tasks(self, roots: int, parallelism: int) -> int:
         """How many tasks a window of at most so many roots has at a time."""
-        return self._sizes.most_tasks(roots, parallelism)
+        return 1 if self._one_task(roots, parallelism) else parallelism
 
     def prepare(self, plan: AttemptPlan) -> FirstPassRun | None:
         """Begin with the first pass of an attempt, while another attempt runs or is judged.
@@ -185,7 +188,7 @@ class AttemptRunner:
         the JVM: all of it then runs when its turn has come. Raises what ``run`` raises.
         """
         program = self._program
-        if self._sizes.one_task(plan.intent.roots, program.parallelism) or not _reads_only(program):
+        if self._is_whole(plan.intent) or not _reads_only(program):
             return None
         services = self._services()
         try:
@@ -208,19 +211,40 @@ class AttemptRunner:
         Raises ``AttemptDied``, or another ``MillraceError`` where running again cannot help
         (a source that lost its data, a sink that refuses).
         """
-        parallelism = self._program.parallelism
-        whole = first is None and self._sizes.one_task(plan.intent.roots, parallelism)
+        whole = first is None and self._is_whole(plan.intent)
         services = self._services()
         self._cancelled &= {plan.id}  # others are over
         try:
             return self._run(plan, whole, services, first)
         except BaseException as error:
-            died = isinstance(error, AttemptDied) and not error.member_lost
-            if whole and died and plan.id not in self._cancelled:
-                self._sizes.died(plan.intent.roots)
             if first is not None:
                 self.drop(plan.id)  # it may run on, and nobody waits for it any more
+            if whole and plan.intent.roots > FEW_ROOTS and plan.id not in self._cancelled:
+                self._too_much_for_one(plan.intent, error)
             raise
+
+    def _is_whole(self, intent: Intent) -> bool:
+        """Whether one task runs all of a window. A replay is read by itself, which takes as long as
+        thousands of records of a range."""
+        few = len(intent.replays) <= FEW_ROOTS
+        return few and self._one_task(intent.roots, self._program.parallelism)
+
+    def _one_task(self, roots: int, parallelism: int) -> bool:
+        """As ``WindowSizes``; a larger window only where that costs no job of Spark's."""
+        costs_job = bool(self._program.sql_steps) or self._resident.rests
+        return not (costs_job and roots > FEW_ROOTS) and self._sizes.one_task(roots, parallelism)
+
+    def _too_much_for_one(self, intent: Intent, error: BaseException) -> None:
+        """A larger window of one task has failed with ``error``. Several may have room for what one
+        had none for, so it says nothing of the roots: raises what has it run again, as several."""
+        if isinstance(error, ObjectTooLargeError):
+            self._sizes.died(intent.roots)
+            raise AttemptDied(str(error)) from error
+        if isinstance(error, AttemptDied) and not error.member_lost:
+            self._sizes.died(intent.roots)
+            if error.evidence is not Evidence.NONE:
+                log.info("the window runs again as several tasks: %s", error)
+                raise AttemptDied(error.reason, ended=error.ended) from error
 
     def _run(
         self, plan: AttemptPlan, whole: bool, services: Services, first: FirstPassRun | None

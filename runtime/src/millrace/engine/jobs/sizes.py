@@ -26,10 +26,13 @@ CPU of one."""
 GAIN_S = 0.1
 """By so much at least are several tasks to be sooner done with user code than one."""
 
+STAYS = 1.25
+"""More would keep windows one task that several do so much sooner."""
+
 _WINDOWS = 3
 _PATIENCE, _PATIENCE_GROWS = 30, 4
-"""So many larger windows are several that looked as if they were soon done as one, and were not,
-until one is tried again; and how many times as many the next time."""
+"""So many larger windows are several that looked as if they were soon done as one, and were not or
+died, until one is tried again; and how many times as many the next time."""
 _TELLING_ROOTS = 100
 """What user code takes for fewer, if it is soon done, is what a call costs, and not a root."""
 
@@ -38,8 +41,8 @@ def soon_s(parallelism: int) -> float:
     """A window of more than a few roots is one task where all that its tasks do takes at most so
     long, in seconds: ``parallelism`` of them at a time would not be sooner done.
 
-    Where it is one, it stays one up to twice that time, since what keeps state in one place would
-    have to be fetched in another. So much also bounds what one worker holds of a window.
+    Where it is one, it stays one until that takes ``STAYS`` times as long, since what keeps state
+    in one place would have to be fetched in another. So much also bounds what one worker holds.
     """
     at_a_time = max(2, parallelism)
     return SEVERAL_S * at_a_time / (at_a_time - 1)
@@ -93,9 +96,10 @@ class WindowSizes:
 
     def died(self, roots: int) -> None:
         """A window of one task has ended in what may be for want of room, as where all state is in
-        one process: larger ones are several from now on."""
+        one process: larger ones are several for a while."""
         if roots > FEW_ROOTS:
-            self._most_roots = min(self._most_roots, FEW_ROOTS)
+            self._most_roots = min(self._limit, FEW_ROOTS)
+            self._waited = 0
 
     def one_task(self, roots: int, parallelism: int) -> bool:
         """Whether a window of so many roots is one task: several, of so many at a time, would
@@ -123,11 +127,12 @@ class WindowSizes:
             return
         self._all_s = _last(self._all_s, took_s)
         limit_s = soon_s(tasks)
-        if self._soon_done(roots, limit_s) or not _within(limit_s, roots, self._all_s):
+        is_next = roots <= self._most_roots and self._soon_done(roots, limit_s)
+        if is_next or roots > self._limit or not _within(limit_s, roots, self._all_s):
             return
         self._waited += 1
-        if self._waited > self._patience:
-            self._whole_s = ()
+        if self._waited >= self._patience:
+            self._whole_s, self._most_roots = (), self._limit
             self._waited, self._patience = 0, self._patience * _PATIENCE_GROWS
 
     def _soon_done(self, roots: int, limit_s: float) -> bool:
@@ -135,7 +140,7 @@ class WindowSizes:
         that were one task, or, where these are too few, by those that were several."""
         whole_s = self._whole_s
         if len(whole_s) == _WINDOWS:
-            return _within(2 * limit_s, roots, whole_s)
+            return _within(STAYS * limit_s, roots, whole_s)
         return _within(limit_s, roots, self._all_s)
 
 

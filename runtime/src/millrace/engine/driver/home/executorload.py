@@ -1,8 +1,9 @@
 """How many executors the lag asks for: a pure rule with hysteresis.
 
 More come when records of several windows wait and go on waiting; one goes when hardly any wait and
-the rest would be busy for less than half of their time. Both bounds have to hold for a while, and
-lie so far apart that a change does not bring about the opposite one.
+the rest would be busy for less than half of their time, or there are more than have tasks. Both
+bounds have to hold for a while, and lie so far apart that a change does not bring about the
+opposite one.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def executors_for(
     """What is known from now on, and how many executors there should be."""
     behind = load.waiting >= BEHIND and executors < bounds.most
     rest_works = load.busy * executors <= SPARE * (executors - 1)
-    spare = load.waiting < CALM and rest_works and executors > bounds.least
+    spare = load.waiting < CALM and (rest_works or executors > bounds.most)
+    spare = spare and executors > bounds.least
     now = Pressure(
         since(behind, before.behind_since_s, now_s), since(spare, before.spare_since_s, now_s)
     )
