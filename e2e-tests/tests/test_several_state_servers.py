@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from millrace.crash import COPYING_POINTS
+from millrace.state.keyed.chain import MAX_DELTAS
 from millrace_e2e import feed, holdings, processes
 from millrace_e2e.chaos import EMPTIED, Nemesis
 from millrace_e2e.checker import Promise
@@ -23,6 +24,9 @@ from millrace_e2e.topologies import Shape, history
 WINDOW = 200
 WINDOWS = 24
 """What a history takes, with some to spare: each costs the same, however few lines it has."""
+
+CHAIN = MAX_DELTAS + 1
+"""So many windows, and the state of one has been written whole again."""
 
 END_S = 240.0
 SLOW_S = 240.0
@@ -216,12 +220,15 @@ def test_whoever_is_killed_or_hangs_windows_go_on_exactly(
 def test_servers_and_ackers_come_and_go_under_load(copies: int, place: Place) -> None:
     """With two copies the driver dies when others have learned what they are to hold, as servers
     join and as two leave, and one that leaves dies with it; then all servers are killed, with the
-    run and without it. With one copy the next run has fewer servers."""
-    set_up(place, copies, copies, seed=7, windows=2 * WINDOWS)
+    run and without it. With one copy the next run has fewer servers. What state there is has been
+    written whole again before, and since."""
+    set_up(place, copies, copies, seed=7, windows=5 * WINDOWS)
+    place.gate.touch()
     crashes = {"MILLRACE_CRASH_AT": TAUGHT, "MILLRACE_CRASH_DIR": str(place.marks)}
     deaths = copies == 2
     with running(place, environment={**LONG_CALL_S, **(crashes if deaths else {})}) as run:
-        run.await_sealed(1, SLOW_S)
+        run.await_sealed(CHAIN, SLOW_S)
+        place.gate.unlink()
         scale(place, run, 4, 3)
         if deaths:
             assert place.fired() == {TAUGHT}

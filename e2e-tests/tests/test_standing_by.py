@@ -150,6 +150,8 @@ def test_it_dies_while_it_gets_ready_or_takes_over_and_the_driver_too(
         run.until(lambda: len(run.events("StandbyEnded")) == 2, "two deaths", START_S)
         ready = len(run.events("StandbyReady"))
         driver = only(place, "driver")
+        for _ in range(3):  # it comes after a while, and the driver works until then
+            feed_part(place)
         # Told before anything of it is up, it takes over as a driver that starts would.
         heir = run.until(lambda: only(place, "standby"), "the third", START_S)
         assert processes.signalled(driver, signal.SIGKILL)

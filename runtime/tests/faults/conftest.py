@@ -33,8 +33,10 @@ def place(tmp_path):
 
 
 @pytest.fixture
-def live(lab, place, state_server):
-    """Starts lives of drivers over the history; those that are left are ended with the test."""
+def live(lab, place, state_server, monkeypatch):
+    """Starts lives of drivers over the history; those that are left are ended with the test. All of
+    their larger windows are several tasks, however soon one would be done on this machine."""
+    monkeypatch.setattr("millrace.engine.jobs.sizes.SEVERAL_S", 0.0)
     lives = []
 
     def make(address=state_server.address, **options) -> Life:

@@ -17,7 +17,7 @@ from millrace_e2e.harness import running
 
 LINES = 25_000
 WINDOW = 5_000
-"""More than one task takes: envelopes cross between executors."""
+"""More than one task takes at first: envelopes cross between executors."""
 
 KILLS = ["executor", "pythonWorker", "executor"]
 

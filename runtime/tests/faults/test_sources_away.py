@@ -93,7 +93,8 @@ def shown(place: Place) -> list[int]:
 
 def test_a_source_that_fails_holds_a_run_up_or_ends_it_with_its_words(place):
     """It fails at each place a few times, which ends nothing, and for ever. Then what is planned is
-    shown, nothing else is sealed, and the next run goes on from there."""
+    shown, which only reading tells of (a plan fails once its first window is shown), nothing else
+    is sealed, and the next run goes on from there."""
     fails(place, "plan", "always")
     assert_ended_by(place, "the feed went away", 10)
 

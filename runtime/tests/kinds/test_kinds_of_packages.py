@@ -158,7 +158,8 @@ def test_edits_mean_what_the_kind_of_a_package_says(python, site):
 
 
 def test_kinds_of_packages_run_from_end_to_end(site):
-    """A source and a sink of one, and between others a processor of another one."""
+    """A source and a sink of one, and between others a processor of another one. AtLeastOnce, the
+    most that this sink can do."""
     install_tallies(site)
     install_thinning(site)
     quick = {"spark.driver.extraJavaOptions": quickjvm.options()}
