@@ -21,11 +21,13 @@ from millrace_e2e.harness import Place, Run, command, running
 from millrace_e2e.judge import judge
 from millrace_e2e.topologies import Shape, history
 
-WINDOW = 200
+WINDOW = 20
+"""Lines: they touch a part of the state alone, so that there are deltas over a base."""
+
 WINDOWS = 24
 """What a history takes, with some to spare: each costs the same, however few lines it has."""
 
-CHAIN = MAX_DELTAS + 1
+CHAIN = MAX_DELTAS + 2
 """So many windows, and the state of one has been written whole again."""
 
 END_S = 240.0
@@ -229,6 +231,7 @@ def test_servers_and_ackers_come_and_go_under_load(copies: int, place: Place) ->
     with running(place, environment={**LONG_CALL_S, **(crashes if deaths else {})}) as run:
         run.await_sealed(CHAIN, SLOW_S)
         place.gate.unlink()
+        assert later_bases(place) > 0
         scale(place, run, 4, 3)
         if deaths:
             assert place.fired() == {TAUGHT}
@@ -251,6 +254,12 @@ def test_servers_and_ackers_come_and_go_under_load(copies: int, place: Place) ->
         all_servers_are_killed_at_once_as_they_were_with_the_run(place, lives)
     else:
         the_next_run_has_fewer_servers_and_fetches_what_the_others_hold(place)
+
+
+def later_bases(place: Place) -> int:
+    """How many pieces of state have been written whole since the first window."""
+    chains = holdings.record(place.work, NAMES[0])["chains"].values()
+    return sum(segment["base"] and segment["window"] > 1 for chain in chains for segment in chain)
 
 
 def all_servers_are_killed_at_once_as_they_were_with_the_run(place: Place, lives: int) -> None:

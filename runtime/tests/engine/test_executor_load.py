@@ -19,7 +19,7 @@ from millrace.engine.driver.home.executorload import (
     executors_for,
 )
 from millrace.engine.driver.process import DriverProcess
-from millrace.engine.jobs.sizes import FEW_ROOTS, WindowSizes
+from millrace.engine.jobs.sizes import FEW_ROOTS
 
 ROOT = Path(__file__).parents[3]
 BOUNDS = ExecutorBounds(1, 8)
@@ -64,7 +64,7 @@ def test_a_driver_asks_how_many_tasks_a_full_window_has(records: int) -> None:
         _scaling=SimpleNamespace(look=lambda *seen: looked.append(seen[:3])),
         _performing=SimpleNamespace(between=None),
         _planner=SimpleNamespace(lag_records=10 * records),
-        _runner=WindowSizes(),
+        _runner=SimpleNamespace(most_tasks=lambda roots, tasks: 1 if roots <= FEW_ROOTS else tasks),
         _machine=SimpleNamespace(windows=SimpleNamespace(settings=settings, attempt=None)),
         _tuner=SimpleNamespace(newest=SimpleNamespace(parallelism=8)),
     )

@@ -9,13 +9,14 @@ import pytest
 
 from millrace.engine.driver.process import settings_of
 from millrace.engine.jobs.sizes import (
+    _FORGIVEN,
     _PATIENCE,
     _PATIENCE_GROWS,
     FEW_ROOTS,
     GAIN_S,
+    LONGER,
     MOST_ROOTS,
     SEVERAL_S,
-    STAYS,
     WindowSizes,
     soon_s,
 )
@@ -23,7 +24,6 @@ from millrace.protocol.types import Intent, Replay, RootRange, TaskId, TaskRepor
 from millrace.topology.load import load
 
 ROOT = Path(__file__).parents[3]
-NUMBERS = {4: "four"}
 SOON_ROOTS = round(soon_s(2) / 1e-6)
 """So many are soon done where each takes a microsecond."""
 
@@ -36,7 +36,8 @@ def ran(sizes: WindowSizes, roots: int, *passes: tuple[float, ...]) -> None:
         for number, tasks in enumerate(passes)
         for n, taken_s in enumerate(tasks)
     ]
-    sizes.ran(intent, [len(tasks) for tasks in passes], reports)
+    shape = [len(tasks) for tasks in passes]
+    sizes.ran(intent, shape, reports, whole=shape == [1])
 
 
 def alone(sizes: WindowSizes, *taken_s: float, roots: int = 1_000) -> None:
@@ -66,8 +67,6 @@ def test_what_takes_little_is_one_task_up_to_a_number() -> None:
     sizes = WindowSizes()
     alone(sizes, 0.02, 0.02, 0.02)
     assert largest(sizes) == FEW_ROOTS
-    assert sizes.most_tasks(FEW_ROOTS, 8) == 1
-    assert sizes.most_tasks(FEW_ROOTS + 1, 8) == 8
 
 
 @pytest.mark.parametrize("odd_s", [0.0, 9.0])
@@ -132,7 +131,7 @@ def test_one_root_is_one_task_and_replays_tell_nothing_of_others() -> None:
     sizes = WindowSizes()
     replays = Intent(1, (), (Replay("lines", 1, 0, 1, 0.0),))
     for _ in range(3):
-        sizes.ran(replays, (1,), [TaskReport(TaskId(0, 0, 0), worked_s=9.0)])
+        sizes.ran(replays, (1,), [TaskReport(TaskId(0, 0, 0), worked_s=9.0)], whole=True)
     assert largest(sizes) == FEW_ROOTS
     alone(sizes, 9.0, 9.0, 9.0, roots=1)
     assert largest(sizes) == 1
@@ -145,7 +144,9 @@ def test_of_another_program_nothing_is_known() -> None:
     assert largest(sizes) == FEW_ROOTS
 
 
-def large(sizes: WindowSizes, *each_s: float, roots: int = 10_000, tasks: int = 2) -> None:
+def large(
+    sizes: WindowSizes, *each_s: float, roots: int = 10_000, tasks: int = 2, whole: bool = False
+) -> None:
     """Windows of more than a few roots, of which each took so long, in all tasks of two passes."""
     intent = Intent(1, (RootRange("lines", 1, 0, roots),))
     for one_s in each_s:
@@ -155,7 +156,7 @@ def large(sizes: WindowSizes, *each_s: float, roots: int = 10_000, tasks: int = 
             for number in range(2)
             for n in range(tasks)
         ]
-        sizes.ran(intent, [tasks, tasks], reports)
+        sizes.ran(intent, [1] if whole else [tasks, tasks], reports, whole=whole)
 
 
 def test_a_larger_window_is_one_task_once_three_have_shown_that_it_is_soon_done() -> None:
@@ -173,24 +174,24 @@ def test_larger_windows_of_one_task_stay_so_until_they_take_a_quarter_longer() -
     """Or the state that one task or several keep would be fetched again and again."""
     sizes = WindowSizes()
     large(sizes, 1e-6, 1e-6, 1e-6)
-    large(sizes, 1e-6, 9e-6, 1e-6, tasks=1)
-    assert largest(sizes) == pytest.approx(STAYS * SOON_ROOTS, abs=1)
+    large(sizes, 1e-6, 9e-6, 1e-6, whole=True)
+    assert largest(sizes) == pytest.approx(LONGER * SOON_ROOTS, abs=1)
     large(sizes, 1e-6, roots=MOST_ROOTS + 1)
-    assert largest(sizes) == pytest.approx(STAYS * SOON_ROOTS, abs=1)
-    large(sizes, 9e-6, 9e-6, tasks=1)
-    assert largest(sizes) == pytest.approx(STAYS * SOON_ROOTS / 9, abs=1)
+    assert largest(sizes) == pytest.approx(LONGER * SOON_ROOTS, abs=1)
+    large(sizes, 9e-6, 9e-6, whole=True)
+    assert largest(sizes) == pytest.approx(LONGER * SOON_ROOTS / 9, abs=1)
 
 
 @pytest.mark.parametrize(("parallelism", "soon"), [(1, 0.15), (2, 0.15), (4, 0.1), (76, 0.076)])
 def test_the_more_run_at_a_time_the_sooner_several_are_done(parallelism: int, soon: float) -> None:
     sizes = WindowSizes()
-    large(sizes, 1e-6, 1e-6, 1e-6, tasks=max(2, parallelism))
+    large(sizes, 1e-6, 1e-6, 1e-6, tasks=parallelism)
     most = round(soon / 1e-6)
     assert sizes.one_task(most - 1, parallelism)
     assert not sizes.one_task(most + 1, parallelism)
-    large(sizes, 1e-6, 1e-6, 1e-6, tasks=1)
-    assert sizes.one_task(round(STAYS * most) - 1, parallelism)
-    assert not sizes.one_task(round(STAYS * most) + 1, parallelism)
+    large(sizes, 1e-6, 1e-6, 1e-6, whole=True)
+    assert sizes.one_task(round(LONGER * most) - 1, parallelism)
+    assert not sizes.one_task(round(LONGER * most) + 1, parallelism)
 
 
 def test_one_task_that_takes_longer_than_several_is_tried_ever_more_seldom() -> None:
@@ -200,7 +201,7 @@ def test_one_task_that_takes_longer_than_several_is_tried_ever_more_seldom() -> 
         one = sizes.one_task(10_000, 2)
         if one:
             tries.append(number)
-        large(sizes, 60e-6 if one else 1e-6, tasks=1 if one else 2)
+        large(sizes, 60e-6 if one else 1e-6, whole=one)
     pauses = [b - a for a, b in pairwise(tries) if b > a + 1]
     assert len(tries) == 3 * (len(pauses) + 1)
     assert pauses == sorted(pauses)
@@ -208,23 +209,36 @@ def test_one_task_that_takes_longer_than_several_is_tried_ever_more_seldom() -> 
     assert pauses[-1] > 10 * pauses[0]
 
 
-def test_behind_a_larger_window_of_one_task_that_died_all_are_several_for_a_while() -> None:
-    """Ever longer, where one that is tried dies again."""
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_behind_a_larger_window_of_one_task_that_died_all_are_several_for_a_while(
+    tasks: int,
+) -> None:
+    """Ever longer, where one that is tried dies again, unless many were one task meanwhile."""
     sizes = WindowSizes()
     sizes.died(FEW_ROOTS)
-    large(sizes, 0.0, 0.0, 0.0)
+    large(sizes, 0.0, 0.0, 0.0, tasks=tasks)
     assert largest(sizes) == MOST_ROOTS
     for pause in (30, 120, 480):
-        sizes.died(10_000)
-        assert largest(sizes) == FEW_ROOTS
-        large(sizes, *[9.0] * 100)
-        large(sizes, *[0.0] * (pause - 1))
-        assert largest(sizes) == FEW_ROOTS
-        large(sizes, 0.0)
-        assert largest(sizes) == MOST_ROOTS
+        late(sizes, pause, tasks)
+    large(sizes, *[0.0] * (_FORGIVEN - 1), whole=True)
+    large(sizes, 0.0, tasks=tasks)
+    late(sizes, 4 * 480, tasks)
+    large(sizes, *[0.0] * _FORGIVEN, whole=True)
+    late(sizes, 30, tasks)
     sizes.died(10_000)
     sizes.forget()
-    large(sizes, 0.0, 0.0, 0.0)
+    large(sizes, 0.0, 0.0, 0.0, tasks=tasks)
+    assert largest(sizes) == MOST_ROOTS
+
+
+def late(sizes: WindowSizes, pause: int, tasks: int) -> None:
+    """One dies; so many that look as if they were soon done are several, and no more."""
+    sizes.died(10_000)
+    assert largest(sizes) == FEW_ROOTS
+    large(sizes, *[9.0] * 100, tasks=tasks)  # of which the first is one odd window
+    large(sizes, *[0.0] * (pause - 1), tasks=tasks)  # and so is the first of these
+    assert largest(sizes) == FEW_ROOTS
+    large(sizes, 0.0, tasks=tasks)
     assert largest(sizes) == MOST_ROOTS
 
 
@@ -254,13 +268,14 @@ def test_the_text_says_what_a_small_window_is() -> None:
     assert f"More than {FEW_ROOTS:,} roots are one Spark job" in text
     assert f"Up to {FEW_ROOTS:,} are one task, unless several would be done" in text
     assert "a tenth of a second sooner" in text
-    assert f"is at most {soon_s(2) * 1000:.0f} ms where two run at a time" in text
-    assert f"{soon_s(4) * 1000:.0f} ms for four" in text
-    assert f"ever closer to {SEVERAL_S * 1000:.0f} ms for more" in text
-    assert STAYS == 1.25
-    assert "for as long as that takes no more than a quarter longer" in text
-    assert f"behind one that took longer, or died, the next {_PATIENCE} " in text
-    assert f"{NUMBERS[_PATIENCE_GROWS]} times as many" in text
+    assert f"is at most {soon_s(2) * 1000:.0f} ms with `spec.parallelism: 2`" in text
+    assert f"{soon_s(4) * 1000:.0f} ms with 4" in text
+    assert f"ever closer to {SEVERAL_S * 1000:.0f} ms with more" in text
+    assert LONGER == 1.25
+    assert "until it takes a quarter longer than that" in text
+    assert f"the next {_PATIENCE} that would be one are several" in text
+    assert f"{_PATIENCE * _PATIENCE_GROWS} behind the second such time" in text
+    assert f"until {_FORGIVEN} in a row were one" in text
     assert f"More than {MOST_ROOTS:,} roots, or {FEW_ROOTS:,} replays, are always several" in text
     assert GAIN_S == 0.1
     scaling = " ".join((ROOT / "docs" / "operations.md").read_text().split())

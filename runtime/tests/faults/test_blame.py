@@ -21,7 +21,7 @@ from millrace_e2e.judge import judge
 from millrace_e2e.topologies import Shape, history
 
 WINDOW = 4500
-"""Roots of a window: more than one task takes at first, so that there is an exchange."""
+"""Roots of a window: several tasks with an exchange (``conftest.live``)."""
 
 BREAKING = "fault_blame:Breaking"
 
@@ -68,6 +68,22 @@ def test_a_failure_of_the_engine_that_passes_is_waited_for(lab, live, place):
     assert len(life.events("WindowRunAgain")) == 3
     assert life.events("WindowSplit") == []
     assert (totals(place)["dead"], totals(place)["replays"]) == (0, 0)
+    assert judge(place, Promise.EXACTLY_ONCE) == []
+
+
+def test_a_line_that_ends_the_one_task_of_a_larger_window_is_blamed_by_several(
+    lab, live, place, monkeypatch, caplog
+):
+    """That one task died says nothing of its roots: the window runs again first."""
+    monkeypatch.setattr("millrace.engine.jobs.sizes.SEVERAL_S", 100.0)
+    caplog.set_level("INFO", "millrace.driver")
+    place.write(history(Shape(max_records=WINDOW)))
+    deadly = {3 * WINDOW + 99: feed.DIE}
+    feed.add_file(place.texts / "a.txt", feed.text(range(5 * WINDOW), 1, deadly))
+    life = live()
+    assert life.wait() == 0
+    assert caplog.text.count("larger windows are several tasks for a while") == 1
+    assert totals(place)["dead"] == 1
     assert judge(place, Promise.EXACTLY_ONCE) == []
 
 

@@ -20,7 +20,7 @@ from millrace_e2e.judge import judge
 from millrace_e2e.topologies import Shape, history
 
 WINDOW = 4500
-"""Roots of a window: more than one task takes at first, so that there is an exchange."""
+"""Roots of a window: several tasks with an exchange (``conftest.live``)."""
 
 ORDERED = "fault_transports:Ordered"
 

@@ -1,8 +1,8 @@
 """Runs window attempts in Spark.
 
-A small window (``sizes``) is one task that runs every pass, in the worker of a task that stays
-(``resident``) where nothing of it is computed in the JVM; a larger one is one job whose stages are
-the passes, joined by envelopes. Nothing is cached, nothing runs twice.
+A window that is soon done (``sizes``) is one task that runs every pass, in the worker of a task
+that stays (``resident``) where nothing of it is computed in the JVM; another one is one job whose
+stages are the passes, joined by envelopes. Nothing is cached, nothing runs twice.
 """
 
 from __future__ import annotations
@@ -220,7 +220,9 @@ class AttemptRunner:
             if first is not None:
                 self.drop(plan.id)  # it may run on, and nobody waits for it any more
             if whole and plan.intent.roots > FEW_ROOTS and plan.id not in self._cancelled:
-                self._too_much_for_one(plan.intent, error)
+                again = self._as_several(plan.intent, error)
+                if again is not None:
+                    raise again from error
             raise
 
     def _is_whole(self, intent: Intent) -> bool:
@@ -234,17 +236,15 @@ class AttemptRunner:
         costs_job = bool(self._program.sql_steps) or self._resident.rests
         return not (costs_job and roots > FEW_ROOTS) and self._sizes.one_task(roots, parallelism)
 
-    def _too_much_for_one(self, intent: Intent, error: BaseException) -> None:
-        """A larger window of one task has failed with ``error``. Several may have room for what one
-        had none for, so it says nothing of the roots: raises what has it run again, as several."""
-        if isinstance(error, ObjectTooLargeError):
-            self._sizes.died(intent.roots)
-            raise AttemptDied(str(error)) from error
-        if isinstance(error, AttemptDied) and not error.member_lost:
-            self._sizes.died(intent.roots)
-            if error.evidence is not Evidence.NONE:
-                log.info("the window runs again as several tasks: %s", error)
-                raise AttemptDied(error.reason, ended=error.ended) from error
+    def _as_several(self, intent: Intent, error: BaseException) -> AttemptDied | None:
+        """What has a larger window, which failed as one task, run again as several, if that may
+        help. They may have room for what one had none for, so it says nothing of the roots."""
+        died = isinstance(error, AttemptDied) and not error.member_lost
+        if not (died or isinstance(error, ObjectTooLargeError)):
+            return None
+        self._sizes.died(intent.roots)
+        log.info("larger windows are several tasks for a while, since one ended: %s", error)
+        return AttemptDied(str(error))
 
     def _run(
         self, plan: AttemptPlan, whole: bool, services: Services, first: FirstPassRun | None
@@ -277,7 +277,7 @@ class AttemptRunner:
             raise self._failed(plan, services, error) from error
         shape = (1,) if whole else (tasks,) * len(program.passes)
         used = tuple({r.task: r for r in reports}.values())
-        self._sizes.ran(plan.intent, shape, used)
+        self._sizes.ran(plan.intent, shape, used, whole=whole)
         return AttemptResult(shape, used)
 
     def cancel(self, attempt: AttemptId) -> None:

@@ -23,27 +23,27 @@ SEVERAL_S = 0.075
 """To start several tasks, and to exchange between them, takes about so long, and several times the
 CPU of one."""
 
+LONGER = 1.25
+"""Where a window is one task it stays one until that takes so many times as long: what keeps state
+in one place would have to be fetched in another."""
+
 GAIN_S = 0.1
 """By so much at least are several tasks to be sooner done with user code than one."""
-
-STAYS = 1.25
-"""More would keep windows one task that several do so much sooner."""
 
 _WINDOWS = 3
 _PATIENCE, _PATIENCE_GROWS = 30, 4
 """So many larger windows are several that looked as if they were soon done as one, and were not or
 died, until one is tried again; and how many times as many the next time."""
+_FORGIVEN = 300
+"""So many larger windows of one task, one behind the other, and that is as at the beginning."""
 _TELLING_ROOTS = 100
 """What user code takes for fewer, if it is soon done, is what a call costs, and not a root."""
 
 
 def soon_s(parallelism: int) -> float:
     """A window of more than a few roots is one task where all that its tasks do takes at most so
-    long, in seconds: ``parallelism`` of them at a time would not be sooner done.
-
-    Where it is one, it stays one until that takes ``STAYS`` times as long, since what keeps state
-    in one place would have to be fetched in another. So much also bounds what one worker holds.
-    """
+    long, in seconds: ``parallelism`` of them at a time would not be sooner done. It also bounds
+    what one worker holds of a window."""
     at_a_time = max(2, parallelism)
     return SEVERAL_S * at_a_time / (at_a_time - 1)
 
@@ -60,52 +60,54 @@ class WindowSizes:
 
     def forget(self) -> None:
         """The program is another one."""
-        self._alone_s: tuple[float, ...] = ()
+        self._code_alone_s: tuple[float, ...] = ()
         """User code's share of a root in windows of one task."""
-        self._shared_s: tuple[float, ...] = ()
+        self._code_shared_s: tuple[float, ...] = ()
         """The same where several had it at a time."""
         self._most_roots = self._limit
-        self._whole_s: tuple[float, ...] = ()
-        """What larger windows of one task took for a root."""
-        self._all_s: tuple[float, ...] = ()
-        """What all tasks together took for a root, of larger windows of several."""
-        self._waited, self._patience = 0, _PATIENCE
+        self._as_one_s: tuple[float, ...] = ()
+        """What larger windows of one task took for a root, with all that is not user code."""
+        self._as_several_s: tuple[float, ...] = ()
+        """The same of all tasks together, of larger windows of several."""
+        self._waited, self._patience, self._held = 0, _PATIENCE, 0
 
-    def ran(self, intent: Intent, shape: Sequence[int], reports: Sequence[TaskReport]) -> None:
-        """An attempt has run; ``shape[k]`` counts the tasks of pass k. Roots that are replayed may
-        be unlike others."""
+    def ran(
+        self, intent: Intent, shape: Sequence[int], reports: Sequence[TaskReport], *, whole: bool
+    ) -> None:
+        """An attempt has run; ``shape[k]`` counts the tasks of pass k, ``whole`` says that one task
+        ran all passes. Roots that are replayed may be unlike others."""
         roots = intent.roots
         if not intent.ranges or not roots:
             return
         if roots > FEW_ROOTS:
             took_s = sum(report.took_s for report in reports)
-            self._large(roots, took_s / roots, max(shape))
+            self._large(roots, took_s / roots, max(shape), whole)
         passes: dict[int, list[float]] = defaultdict(list)
         for report in reports:
             passes[report.task.pass_no].append(report.worked_s)
-        whole_s = sum(sum(tasks) for tasks in passes.values())
-        if roots < _TELLING_ROOTS and whole_s <= GAIN_S and self.one_task(roots, max(shape)):
+        code_s = sum(sum(tasks) for tasks in passes.values())
+        if roots < _TELLING_ROOTS and code_s <= GAIN_S and self.one_task(roots, max(shape)):
             return
         if max(shape) == 1:
-            self._alone_s = _last(self._alone_s, whole_s / roots)
+            self._code_alone_s = _last(self._code_alone_s, code_s / roots)
             return
-        self._shared_s = _last(self._shared_s, sum(map(max, passes.values())) / roots)
-        if self._alone_s and whole_s / roots < median(self._alone_s):
+        self._code_shared_s = _last(self._code_shared_s, sum(map(max, passes.values())) / roots)
+        if self._code_alone_s and code_s / roots < median(self._code_alone_s):
             # One task would not take longer than all of them together.
-            self._alone_s = _last(self._alone_s, whole_s / roots)
+            self._code_alone_s = _last(self._code_alone_s, code_s / roots)
 
     def died(self, roots: int) -> None:
         """A window of one task has ended in what may be for want of room, as where all state is in
         one process: larger ones are several for a while."""
         if roots > FEW_ROOTS:
             self._most_roots = min(self._limit, FEW_ROOTS)
-            self._waited = 0
+            self._waited = self._held = 0
 
     def one_task(self, roots: int, parallelism: int) -> bool:
         """Whether a window of so many roots is one task: several, of so many at a time, would
         hardly be sooner done. A window that is slower or quicker than those before and behind it
         says nothing."""
-        alone_s, shared_s = self._alone_s, self._shared_s
+        alone_s, shared_s = self._code_alone_s, self._code_shared_s
         if roots > self._most_roots:
             return False
         if roots > FEW_ROOTS and not self._soon_done(roots, soon_s(parallelism)):
@@ -116,32 +118,32 @@ class WindowSizes:
         gain_s = median(alone_s) - (median(shared_s) if tried else 0.0)
         return roots * gain_s <= GAIN_S
 
-    def most_tasks(self, roots: int, parallelism: int) -> int:
-        """How many tasks a window of at most so many roots has at a time."""
-        return 1 if self.one_task(roots, parallelism) else parallelism
-
-    def _large(self, roots: int, took_s: float, tasks: int) -> None:
-        """A larger window of so many tasks at a time has run; ``took_s`` for each of its roots."""
-        if tasks == 1:
-            self._whole_s = _last(self._whole_s, took_s)
+    def _large(self, roots: int, took_s: float, parallelism: int, whole: bool) -> None:
+        """A larger window has run; ``took_s`` for each of its roots."""
+        if whole:
+            self._as_one_s = _last(self._as_one_s, took_s)
+            self._held += 1
+            if self._held >= _FORGIVEN:
+                self._patience = _PATIENCE
             return
-        self._all_s = _last(self._all_s, took_s)
-        limit_s = soon_s(tasks)
+        self._held = 0
+        self._as_several_s = _last(self._as_several_s, took_s)
+        limit_s = soon_s(parallelism)
         is_next = roots <= self._most_roots and self._soon_done(roots, limit_s)
-        if is_next or roots > self._limit or not _within(limit_s, roots, self._all_s):
+        if is_next or roots > self._limit or not _within(limit_s, roots, self._as_several_s):
             return
         self._waited += 1
         if self._waited >= self._patience:
-            self._whole_s, self._most_roots = (), self._limit
+            self._as_one_s, self._most_roots = (), self._limit
             self._waited, self._patience = 0, self._patience * _PATIENCE_GROWS
 
     def _soon_done(self, roots: int, limit_s: float) -> bool:
         """Whether one task would do all of a larger window in a time that is worth no job: by those
         that were one task, or, where these are too few, by those that were several."""
-        whole_s = self._whole_s
-        if len(whole_s) == _WINDOWS:
-            return _within(STAYS * limit_s, roots, whole_s)
-        return _within(limit_s, roots, self._all_s)
+        as_one_s = self._as_one_s
+        if len(as_one_s) == _WINDOWS:
+            return _within(LONGER * limit_s, roots, as_one_s)
+        return _within(limit_s, roots, self._as_several_s)
 
 
 def _within(limit_s: float, roots: int, each_s: tuple[float, ...]) -> bool:
