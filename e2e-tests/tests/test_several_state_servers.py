@@ -34,10 +34,10 @@ END_S = 240.0
 SLOW_S = 240.0
 NAMES = tuple(f"state-{number}" for number in range(5))
 TAUGHT = "driver.taught"
-CALL_S = {"MILLRACE_E2E_CALL_S": "2"}
-"""Whoever waits for something sees few windows go by, and always one in flight."""
+CALL_S = {"MILLRACE_E2E_CALL_S": "2", "MILLRACE_E2E_CALL_EVERY": "10"}
+"""Two calls a window: whoever waits for something sees few go by, and always one in flight."""
 
-LONG_CALL_S = {"MILLRACE_E2E_CALL_S": "4"}
+LONG_CALL_S = {**CALL_S, "MILLRACE_E2E_CALL_S": "4"}
 """The same of whoever waits for commands that are slow to start."""
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from millrace import Processor, makes, migrates, restores, row, stateful
 
-SLOW_EVERY = 100
+_SLOW_EVERY = int(os.environ.get("MILLRACE_E2E_CALL_EVERY", "100"))
 """A call of the outside is made for one line in so many."""
 
 _GATE = os.environ.get("MILLRACE_E2E_GATE")
@@ -39,7 +39,7 @@ def parse(line: dict[str, Any]) -> dict[str, Any]:
         os._exit(42)
     if kind == "flaky" and _first_time(name):
         raise ValueError(f"line {name} raises the first time")
-    if int(name[1:]) % SLOW_EVERY == 0:
+    if int(name[1:]) % _SLOW_EVERY == 0:
         _call()
     return {"id": name, "bucket": f"b{name[-2:]}", "words": words}
 
