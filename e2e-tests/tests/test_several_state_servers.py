@@ -223,7 +223,7 @@ def test_servers_and_ackers_come_and_go_under_load(copies: int, place: Place) ->
     """With two copies the driver dies when others have learned what they are to hold, as servers
     join and as two leave, and one that leaves dies with it; then all servers are killed, with the
     run and without it. With one copy the next run has fewer servers. What state there is has been
-    written whole again before, and since."""
+    written whole again before."""
     set_up(place, copies, copies, seed=7, windows=5 * WINDOWS)
     place.gate.touch()
     crashes = {"MILLRACE_CRASH_AT": TAUGHT, "MILLRACE_CRASH_DIR": str(place.marks)}

@@ -59,8 +59,8 @@ def executors_for(
     """What is known from now on, and how many executors there should be."""
     behind = load.waiting >= BEHIND and executors < bounds.most
     rest_works = load.busy * executors <= SPARE * (executors - 1)
-    spare = load.waiting < CALM and (rest_works or executors > bounds.most)
-    spare = spare and executors > bounds.least
+    too_many = rest_works or executors > bounds.most
+    spare = load.waiting < CALM and too_many and executors > bounds.least
     now = Pressure(
         since(behind, before.behind_since_s, now_s), since(spare, before.spare_since_s, now_s)
     )
