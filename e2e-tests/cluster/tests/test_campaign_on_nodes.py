@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from chart_command import Shell, block, commands
+from chart_command import SYSTEM, Shell, block, commands
 from words_on_nodes import (
     DEADLY,
     EXAMPLE,
@@ -211,10 +211,12 @@ def not_ready_at(space: Space) -> datetime:
     return max(datetime.fromisoformat(one["lastTimestamp"]) for one in told)
 
 
+@pytest.mark.parametrize("operator_too", [False, True])
 def test_words_are_counted_exactly_though_the_drivers_node_loses_its_power(
-    campaign: Campaign,
+    campaign: Campaign, operator_too: bool
 ) -> None:
-    """Another driver is there while nobody can know yet what became of the pod of the first."""
+    """Another driver is there while nobody can know yet what became of the pod of the first; also
+    where the operator, which has to make it, was on the lost node and is replaced itself."""
     space = campaign.space
     tool = f"{sys.executable} -m millrace_e2e.cluster --cluster=own"
     command = (
@@ -224,6 +226,7 @@ def test_words_are_counted_exactly_though_the_drivers_node_loses_its_power(
     space.await_ready()
     (driver,) = space.pods(Role.DRIVER)
     node = driver["spec"]["nodeName"]
+    move_operator(space, node, onto=operator_too)
     number = space.topology()["status"]["driver"]["number"]
     started = len(space.told("DriverStarted"))
     report = campaign.kill("node", NODE_S, NODE_S, "--node-command", command, seed=seed_for(node))
@@ -240,10 +243,36 @@ def test_words_are_counted_exactly_though_the_drivers_node_loses_its_power(
     at = datetime.fromisoformat(killed["time"])
     assert made < at + timedelta(seconds=BACK_S)
     noticed_s = round((not_ready_at(space) - at).total_seconds(), 1)
-    told = {"noticed_s": noticed_s, "recovery_s": round(killed["recovery_s"] - noticed_s, 1)}
+    told = {
+        "operator_too": operator_too,
+        "noticed_s": noticed_s,
+        "recovery_s": round(killed["recovery_s"] - noticed_s, 1),
+    }
     print(json.dumps(told), flush=True)
     campaign.await_words()
     space.await_ready()
+
+
+def move_operator(space: Space, node: str, onto: bool) -> None:
+    """Have the operator run on this node, or on another one."""
+    pods = ("-n", SYSTEM, "get", "pods", "-l", "app.kubernetes.io/name=millrace", "-o", "json")
+
+    def there() -> list[bool]:
+        found = json.loads(space.shell.must("kubectl", *pods))["items"]
+        return [one["spec"].get("nodeName") == node for one in found]
+
+    if there() == [onto]:
+        return
+    closed = next(name for name in ("n1", "n2") if (name == node) != onto)
+    space.shell.must("kubectl", "cordon", closed)
+    try:
+        restart = ("rollout", "restart", "deployment/millrace")
+        space.shell.must("kubectl", "-n", SYSTEM, *restart)
+        status = ("rollout", "status", "deployment/millrace", "--timeout=120s")
+        space.shell.must("kubectl", "-n", SYSTEM, *status)
+        until(lambda: there() == [onto], "the operator on its node", WAIT_S, 0.5)
+    finally:
+        space.shell.must("kubectl", "uncordon", closed)
 
 
 def seed_for(node: str) -> int:

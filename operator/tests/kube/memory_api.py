@@ -10,7 +10,10 @@ import copy
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
+
+from hand_clock import HandClock
 
 from millrace.homes.stores import HomeAwayError
 
@@ -27,6 +30,8 @@ class MemoryApi:
     away: bool = False
     calls: list[tuple[str, str]] = field(default_factory=list)
     page: int = 500
+    clock: HandClock | None = None
+    """What objects and answers are dated by, where they are."""
     read: set[str] = field(default_factory=set)
     """Paths of objects that were asked for as a whole."""
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
@@ -68,6 +73,9 @@ class MemoryApi:
                 return self._delete(path, body)
         return _no(404, "not found")
 
+    def dated(self, path: str) -> tuple[int, Json, datetime | None]:
+        return *self.answer("GET", path), None if self.clock is None else _moment(self.clock)
+
     def writes(self) -> list[str]:
         return [f"{method} {path}" for method, path in self.calls if method != "GET"]
 
@@ -76,6 +84,9 @@ class MemoryApi:
         metadata = found.setdefault("metadata", {})
         metadata.setdefault("uid", f"u{next(self._numbers)}")
         metadata["resourceVersion"] = str(next(self._numbers))
+        if self.clock is not None:
+            time = _moment(self.clock).strftime("%Y-%m-%dT%H:%M:%SZ")
+            metadata["managedFields"] = [{"manager": "some", "time": time}]
         self.objects[path] = found
         return found
 
@@ -157,6 +168,10 @@ class MemoryApi:
         else:
             del self.objects[path]
         return 200, {}
+
+
+def _moment(clock: HandClock) -> datetime:
+    return datetime.fromtimestamp(int(clock.now_s()), UTC)
 
 
 def _is_collection(path: str) -> bool:

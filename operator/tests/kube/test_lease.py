@@ -13,6 +13,7 @@ from millrace.homes.stores import HomeAwayError
 from millrace_operator.kube.lease import (
     DURATION_S,
     RENEW_WITHIN_S,
+    SERVERS_DIFFER_S,
     Lease,
     Move,
     Watched,
@@ -93,6 +94,43 @@ def test_a_leader_that_cannot_renew_stops_before_another_may_begin(
     clock.time_s += 1
     assert not one.leads()
     assert RENEW_WITHIN_S + 5 <= DURATION_S
+
+
+def test_whoever_has_just_started_takes_at_once_what_has_run_out_before(clock: HandClock):
+    """The holder's node is gone, its clock was wrong by hours; the API server knows how old it is."""
+    api = MemoryApi(clock=clock)
+    ahead = HandClock(clock.time_s, clock.epoch_s + 7200.0)
+    lease(api, ahead, "one").turn()
+    clock.time_s += DURATION_S + SERVERS_DIFFER_S + 1.0
+    two = lease(api, clock, "two")
+    two.turn()
+    assert two.leads()
+    assert api.objects[PATH]["spec"]["leaseTransitions"] == 2
+
+
+@pytest.mark.parametrize(("past_s", "taken"), [(-1.0, False), (0.0, False), (1.0, True)])
+def test_a_lease_is_old_by_the_api_server_only_beyond_what_servers_differ_by(
+    clock: HandClock, past_s: float, taken: bool
+):
+    """A holder has given up long before, even where the server that dated it was behind."""
+    api = MemoryApi(clock=clock)
+    one = lease(api, clock, "one")
+    one.turn()
+    clock.time_s += DURATION_S + SERVERS_DIFFER_S + past_s
+    two = lease(api, clock, "two")
+    two.turn()
+    assert (one.leads(), two.leads()) == (False, taken)
+    seconds_cut_off = 2
+    assert DURATION_S + SERVERS_DIFFER_S - seconds_cut_off - RENEW_WITHIN_S >= 8
+
+
+def test_an_api_server_that_says_no_time_is_no_reason_to_take(clock: HandClock):
+    api = MemoryApi()
+    lease(api, clock, "one").turn()
+    clock.time_s += 3600.0
+    two = lease(api, clock, "two")
+    two.turn()
+    assert not two.leads()
 
 
 def test_of_two_that_take_it_at_once_one_has_it(api: MemoryApi, clock: HandClock):

@@ -33,6 +33,7 @@ class Scripted:
     answers: list[tuple[int, bytes]] = field(default_factory=lambda: [(200, b"{}")])
     asked: list[tuple[str, str, dict[str, list[str]], str, Any]] = field(default_factory=list)
     port: int = 0
+    date: str | None = None
 
     @property
     def objects(self) -> Objects:
@@ -56,7 +57,9 @@ def server() -> Iterator[Scripted]:
             status, text = script.answers[0]
             if len(script.answers) > 1:
                 del script.answers[0]
-            self.send_response(status)
+            self.send_response_only(status)
+            if script.date is not None:
+                self.send_header("Date", script.date)
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()
             self.wfile.write(text)
@@ -74,6 +77,32 @@ def server() -> Iterator[Scripted]:
     listening.shutdown()
     thread.join()
     listening.server_close()
+
+
+def dated(*times: str) -> bytes:
+    return json.dumps({"metadata": {"managedFields": [{"time": time} for time in times]}}).encode()
+
+
+def test_an_object_is_as_old_as_its_last_write_by_the_servers_own_clock(server: Scripted):
+    server.date = "Sun, 01 Feb 2026 10:00:30 GMT"
+    server.answers = [(200, dated("2026-02-01T09:00:00Z", "2026-02-01T10:00:10Z"))]
+    found, age_s = server.objects.aged(f"{PATH}/m")
+    assert found is not None
+    assert age_s == 20.0
+
+
+@pytest.mark.parametrize("date", [None, "", "yesterday", "Sun, 01 Feb 2026 10:00:30 -0000"])
+def test_without_a_time_of_the_servers_no_age_is_known(server: Scripted, date: str | None):
+    server.date = date
+    server.answers = [(200, dated("2026-02-01T09:00:00Z"))]
+    assert server.objects.aged(f"{PATH}/m")[1] is None
+
+
+def test_an_object_without_times_has_no_known_age(server: Scripted):
+    server.date = "Sun, 01 Feb 2026 10:00:30 GMT"
+    server.answers = [(200, dated()), (404, b"{}")]
+    assert server.objects.aged(f"{PATH}/m") == ({"metadata": {"managedFields": []}}, None)
+    assert server.objects.aged(f"{PATH}/m") == (None, None)
 
 
 def test_apply_is_server_side_with_our_manager(server: Scripted):

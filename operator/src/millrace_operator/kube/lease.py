@@ -1,10 +1,14 @@
 """One operator acts at a time: whoever holds a Lease of the API server.
 
 The holder renews the Lease; others take it over when it has not changed for its whole duration by
-their own monotonic clock, so that no two clocks are compared. Every write stands under the Lease's
-``resourceVersion``. The holder itself counts from before it asked, and gives up earlier than others
-may take over. If in spite of that two operators act for a moment, the conditions of
-``kube.acting`` keep them from doing the same twice.
+their own monotonic clock, so that no two clocks are compared. One that has only just started need
+not wait for what has run out long before, as where the holder's node is gone: it asks the API server
+how old the Lease is by the server's own times, and allows for several API servers whose clocks
+differ. No clock of a holder is compared with anything.
+
+Every write stands under the Lease's ``resourceVersion``. The holder itself counts from before it
+asked, and gives up earlier than others may take over. If in spite of that two operators act for a
+moment, the conditions of ``kube.acting`` keep them from doing the same twice.
 
 An operator that dies as holder is followed after the duration; one that ends gives the Lease back.
 """
@@ -31,6 +35,10 @@ DURATION_S = 15
 RENEW_WITHIN_S = 10.0
 """A holder that has not renewed for so long stops."""
 
+SERVERS_DIFFER_S = 5.0
+"""A Lease has run out by the times of API servers only so much later. With what its holder stops
+earlier their clocks, to the second each, may differ by eight seconds before two operators lead."""
+
 TURN_S = 2.0
 
 
@@ -51,8 +59,11 @@ class Watched:
     since_s: float
 
 
-def move(found: Object | None, me: str, watched: Watched, now_s: float) -> Move:
-    """Pure. ``watched`` is about the same version as ``found``."""
+def move(
+    found: Object | None, me: str, watched: Watched, now_s: float, age_s: float | None = None
+) -> Move:
+    """Pure. ``watched`` is about the same version as ``found``, and so is ``age_s``, its age by the
+    API server's times."""
     if found is None:
         return Move.CREATE
     spec = found.get("spec") or {}
@@ -62,7 +73,10 @@ def move(found: Object | None, me: str, watched: Watched, now_s: float) -> Move:
     if not holder:
         return Move.TAKE
     lasting_s = spec.get("leaseDurationSeconds") or DURATION_S
-    return Move.TAKE if now_s - watched.since_s > lasting_s else Move.WAIT
+    if now_s - watched.since_s > lasting_s:
+        return Move.TAKE
+    long_over = age_s is not None and age_s > lasting_s + SERVERS_DIFFER_S
+    return Move.TAKE if long_over else Move.WAIT
 
 
 class Lease:
@@ -106,12 +120,12 @@ class Lease:
         """Take or renew the Lease if it is time. Raises as ``Objects``."""
         start_s = self._turned_s = self._clock.monotonic_s()
         path = kinds.one("Lease", self._namespace, self._name)
-        found = self._objects.get(path)
+        found, age_s = self._objects.aged(path)
         self._answered_s = self._clock.monotonic_s()
         version = "" if found is None else found["metadata"]["resourceVersion"]
         if version != self._watched.version:
             self._watched = Watched(version, self._answered_s)
-        next_move = move(found, self._me, self._watched, self._answered_s)
+        next_move = move(found, self._me, self._watched, self._answered_s, age_s)
         if next_move is Move.WAIT:
             self._renewed_s = None
             return

@@ -7,6 +7,7 @@ is made of what is there then.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from http import HTTPStatus
 from typing import Any
 
@@ -67,6 +68,23 @@ class Objects:
         if status == HTTPStatus.NOT_FOUND:
             return None
         return _taken(path, status, found)
+
+    def aged(self, path: str) -> tuple[Object | None, float | None]:
+        """One object, and how many seconds ago it was written last; both times are the API
+        server's, to the second. None where there is no object, and where it does not tell."""
+        try:
+            status, found, now = self._api.dated(path)
+        finally:
+            self._answered()
+        if status == HTTPStatus.NOT_FOUND:
+            return None, None
+        _taken(path, status, found)
+        writes = [
+            datetime.fromisoformat(write["time"])
+            for write in found["metadata"].get("managedFields") or []
+            if write.get("time")
+        ]
+        return found, (now - max(writes)).total_seconds() if now and writes else None
 
     def is_there(self, path: str) -> bool:
         """Whether there is such an object: what it holds is not even sent."""

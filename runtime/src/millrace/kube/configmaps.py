@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
 import urllib3
@@ -94,7 +96,23 @@ class Api:
         ``HomeAwayError`` where none comes, or one that says no more than that it is to be tried
         again."""
         patience = self._answer_s if answer_s is None else (self._answer_s, answer_s)
-        response = self._sent(method, path, body, kind, query, patience, accept)
+        return self._answered(
+            method, path, self._sent(method, path, body, kind, query, patience, accept)
+        )
+
+    def dated(self, path: str) -> tuple[int, dict[str, Any], datetime | None]:
+        """``answer`` to a GET, and when the API server gave it by its own clock, to the second;
+        None where it does not say."""
+        response = self._sent("GET", path, None, _JSON, None, self._answer_s)
+        try:
+            given = parsedate_to_datetime(str(response.headers.get("Date")))
+        except ValueError:
+            given = None
+        if given is not None and given.tzinfo is None:
+            given = None
+        return *self._answered("GET", path, response), given
+
+    def _answered(self, method: str, path: str, response: Any) -> tuple[int, dict[str, Any]]:
         if response.status >= 500 or response.status in _PASSING:
             said = f"{response.status} {_message(response.read())}"
             raise self._away(method, path, said, response.status)
