@@ -65,6 +65,17 @@ def expected(folder):
     return {{"totals": [{{"word": word, "n": n}} for word, n in words.items()]}}
 """
 
+TWICE = {
+    "ackers": {"replicas": 3},
+    "stateServers": {"replicas": 4, "copies": 2, "memory": "256m"},
+    # Room for another driver, and on one node for all that both had.
+    "pods": {
+        "driver": {"resources": {"requests": {"cpu": "500m"}}},
+        "stateServers": {"resources": {"requests": {"cpu": "100m"}}},
+    },
+}
+"""Two acknowledged copies of everything, on two nodes."""
+
 # -- a cluster with the operator
 
 
