@@ -97,7 +97,7 @@ def test_a_leader_that_cannot_renew_stops_before_another_may_begin(
 
 
 def test_whoever_has_just_started_takes_at_once_what_has_run_out_before(clock: HandClock):
-    """The holder's node is gone, its clock was wrong by hours; the API server knows how old it is."""
+    """The holder's node is gone, its clock was wrong by hours; the API server knows the age."""
     api = MemoryApi(clock=clock)
     ahead = HandClock(clock.time_s, clock.epoch_s + 7200.0)
     lease(api, ahead, "one").turn()

@@ -2,9 +2,9 @@
 
 The holder renews the Lease; others take it over when it has not changed for its whole duration by
 their own monotonic clock, so that no two clocks are compared. One that has only just started need
-not wait for what has run out long before, as where the holder's node is gone: it asks the API server
-how old the Lease is by the server's own times, and allows for several API servers whose clocks
-differ. No clock of a holder is compared with anything.
+not wait for what has run out long before, as where the holder's node is gone: it asks the API
+server how old the Lease is by the server's own times, and allows for several API servers whose
+clocks differ. No clock of a holder is compared with anything.
 
 Every write stands under the Lease's ``resourceVersion``. The holder itself counts from before it
 asked, and gives up earlier than others may take over. If in spite of that two operators act for a
