@@ -56,7 +56,7 @@ _STEPS = (
 )
 """Part of a file's path, and the step that a stack belongs to whose innermost such frame it is."""
 
-_CALLS_OF_KERNELS = "millrace/tracking/jit.py"
+_CALLS_OF_KERNELS = "millrace/compiled/jit.py"
 """A compiled loop belongs to the step that calls it."""
 
 

@@ -13,7 +13,7 @@ LEFT = """
 import ast, inspect, sys
 from numba.core.registry import CPUDispatcher
 from millrace.engine.task.warm import warm_up
-from millrace.tracking.jit import Kernel
+from millrace.compiled.jit import Kernel
 
 def names(tree):
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 COMPILE = (
     "import millrace.tracking.kernels\n"
-    "from millrace.tracking.jit import compile_all\n"
+    "from millrace.compiled.jit import compile_all\n"
     "compile_all()\n"
 )
 BEGIN = "from millrace.pods.__main__ import bring_kernels\nbring_kernels()\n"

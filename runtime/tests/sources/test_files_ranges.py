@@ -77,7 +77,10 @@ def test_lines_cut_at_a_stroke_are_those_cut_one_by_one(parts, terminated):
     data = b"\n".join(parts) + b"\n" * terminated
     assume(data)
     decoder = TextDecoder()
-    plain, single = decoder.decode_plain(data), decoder.decode(lines.find_lines(data, True), None)
+    plain, single = (
+        decoder.decode_plain(data, 1),
+        decoder.decode(lines.find_lines(data, True), None),
+    )
     if plain is None:
         assert single.errors or b"\r" in data
     else:

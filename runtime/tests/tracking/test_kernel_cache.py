@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from millrace.tracking.jit import compile_all, kernel, vector
+from millrace.compiled.jit import compile_all, kernel, vector
 
 PROGRAM = """
 from millrace.tracking import kernels

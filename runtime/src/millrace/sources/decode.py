@@ -48,7 +48,7 @@ class Decoder(ABC):
         Raises ``HeaderError`` where that does not fit the schema of today.
         """
 
-    def decode_plain(self, data: bytes) -> pa.RecordBatch | None:
+    def decode_plain(self, data: bytes, records: int) -> pa.RecordBatch | None:
         """One row for each line of ``data``, which begins with one, at a stroke: the same rows as
         by ``decode``, without an error. None where that cannot be had."""
         return None

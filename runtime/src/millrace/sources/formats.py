@@ -187,7 +187,7 @@ class LineFormat(FileFormat):
             # Older releases left it out where it was what the schema said at that time.
             kept = (self._preamble(file, final=True) or (0, None))[1]
         for data, records, skip, take in self._groups(file, piece):
-            plain = self._decoder.decode_plain(data)
+            plain = self._decoder.decode_plain(data, records)
             if plain is not None:
                 _check_count(plain.num_rows, records)
                 yield ReadBatch(plain.slice(skip, take))

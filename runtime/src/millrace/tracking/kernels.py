@@ -12,10 +12,10 @@ import numpy.typing as npt
 from numba import types
 
 from millrace import ids as scalar
+from millrace.compiled.jit import jit, kernel, vector
 from millrace.errors import ProtocolError
 from millrace.mixers import GOLDEN, mix64
 from millrace.tracking.ids import U64, scrambled
-from millrace.tracking.jit import jit, kernel, vector
 
 Index = npt.NDArray[np.integer]
 
@@ -58,30 +58,37 @@ def _children_families(
     """Ids of children and the XOR of those of each parent; False where ``parents`` fall or are out
     of range.
 
-    Block by block, in loops of which only the one that hashes has no look-ups and becomes vector
-    instructions. No loop has branches: how many children a parent has cannot be foretold.
+    Since parents never fall, the place of a child less that of its parent's first is its ordinal,
+    and what all children up to a parent's last XOR to, less those up to its first, is the family.
+    So no step waits for the one before but for one XOR, and hashing becomes vector instructions.
     """
     count = parents.shape[0]
     if count == 0:
         return True
     if not _within(parents, parent_ids.shape[0]):
         return False
-    states = np.empty(_BLOCK, np.uint64)
-    before, state, family = np.int64(-1), np.uint64(0), np.uint64(0)
+    firsts = np.zeros(parent_ids.shape[0], np.uint64)
+    bases = np.empty(parent_ids.shape[0], np.uint64)
+    for i in range(count - 1, -1, -1):
+        firsts[np.uint64(parents[i])] = np.uint64(i) + np.uint64(1)
+    for parent in range(bases.shape[0]):
+        bases[parent] = parent_ids[parent] + edge - (firsts[parent] - np.uint64(2)) * GOLDEN
+    total = np.uint64(0)
     for start in range(0, count, _BLOCK):
         stop = min(start + _BLOCK, count)
-        of, block, last = parents[start:stop], out[start:stop], before
+        of, block = parents[start:stop], out[start:stop]
         for i in range(block.shape[0]):
-            parent = np.int64(of[i])
-            state = (state if parent == before else parent_ids[np.uint64(parent)] + edge) + GOLDEN
-            states[i], before = state, parent
+            place = np.uint64(start) + np.uint64(i)
+            block[i] = mix64_compiled(bases[np.uint64(of[i])] + place * GOLDEN)
         for i in range(block.shape[0]):
-            block[i] = mix64_compiled(states[i])
-        for i in range(block.shape[0]):
-            parent = np.int64(of[i])
-            # All ones but for a first child; of a family the last store stays.
-            family = (family & (np.uint64(0) - np.uint64(parent == last))) ^ block[i]
-            families[np.uint64(parent)], last = family, parent
+            total ^= block[i]
+            families[np.uint64(of[i])] = total
+    before = np.uint64(0)
+    for parent in range(bases.shape[0]):
+        if firsts[parent] != 0:
+            total = families[parent]
+            families[parent] = total ^ before
+            before = total
     return True
 
 

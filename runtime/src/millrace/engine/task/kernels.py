@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numba import types
 
+from millrace.compiled.jit import kernel, vector
 from millrace.mixers import GOLDEN
-from millrace.tracking.jit import kernel, vector
 from millrace.tracking.kernels import child_families, mix64_compiled
 
 WINDOW_TREE = 0x80000000

@@ -9,13 +9,13 @@ import gc
 
 import pyarrow as pa
 
+from millrace.compiled.jit import compile_all
 from millrace.engine.task.steps.whitespace import Finder
 from millrace.state.keyed import blobs
 from millrace.state.keyed.aggregates import Aggregate
 from millrace.state.keyed.aggregatestate import AggregateState
 from millrace.state.keyed.dictstate import DictState
 from millrace.state.keyed.keys import hash_keys
-from millrace.tracking.jit import compile_all
 
 _KEY_GROUPS = 2
 _KEYS = 5_000
@@ -23,6 +23,7 @@ _KEYS = 5_000
 
 def warm_up() -> None:
     """Compile every kernel of a worker, or load it from the cache on disk."""
+    import millrace.compiled.newlines
     import millrace.engine.task.sqlstage  # noqa: F401
 
     if compile_all():

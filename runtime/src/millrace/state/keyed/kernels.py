@@ -21,8 +21,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from millrace.compiled.pointers import load8, load32, load64, pointer, store32, store64
 from millrace.mixers import GOLDEN, mix64
-from millrace.state.keyed.pointers import load8, load32, load64, pointer, store32, store64
 
 NULL_HASH = np.uint64(0x9AE16A3B2F90404F)
 

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
+from millrace.compiled.pointers import load8, load32, load64, pointer, store32, store64
 from millrace.state.keyed import keybytes
 from millrace.state.keyed.keybytes import Array, KeyBytes
-from millrace.state.keyed.pointers import load8, load32, load64, pointer, store32, store64
 
 _BLOCK = 16_384
 """Keys looked up at a time: what one block brings to the front helps the next."""

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 from numba import types
 
+from millrace.compiled.jit import jit, kernel, vector
+from millrace.compiled.pointers import load8, load64, pointer, trailing_zeros
 from millrace.engine.task.batch import Array
-from millrace.state.keyed.pointers import load8, load64, pointer, trailing_zeros
-from millrace.tracking.jit import jit, kernel, vector
 
 INLINE = 12
 """Bytes of a text that an Arrow string view holds itself."""

@@ -1,0 +1,1 @@
+"""Loops over arrays that are compiled, and what they are compiled with."""
