@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
-from millrace.crash import PREPARING_POINTS
+from millrace.crash import AHEAD_POINTS, PREPARING_POINTS
 from millrace.engine.jobs.sizes import FEW_ROOTS
 from millrace_e2e import checker, feed, harness, ledger
 from millrace_e2e.checker import Faults, Promise
 from millrace_e2e.harness import Place, running
-from millrace_e2e.topologies import remembered
+from millrace_e2e.topologies import compiled_words, remembered
 
 WINDOW = FEW_ROOTS + 904
 AHEAD = 6
@@ -18,6 +20,9 @@ sealed: it dies before it is done with three or four."""
 
 FLAKY_EVERY = 4
 """A line fails in each fourth file alone: while a replay waits no window is prepared."""
+
+AHEAD_AS_ONE = 14
+"""The same where windows are to be one task each: three are several before that is known."""
 
 MAX_REPLAYS = 3
 SEED = 11
@@ -29,6 +34,15 @@ KILLS = (
     *("driver.ran:2", "driver.closed:2", "driver.sealed:2", "worker.read:3", "worker.acked:3"),
 )
 """Steps that come while a window is prepared, besides those of preparing."""
+
+
+KILLS_AS_ONE = (
+    *AHEAD_POINTS,
+    *(f"{point}:2" for point in AHEAD_POINTS),
+    *(f"{point}:6" for point in PREPARING_POINTS),
+    *("worker.state-written:7", "worker.acked:14", "driver.sealed:7"),
+)
+"""The later ones come as windows are one task each."""
 
 
 @pytest.mark.parametrize("promise", [Promise.EXACTLY_ONCE, Promise.AT_LEAST_ONCE])
@@ -55,12 +69,35 @@ def test_words_are_counted_once_whoever_dies_while_a_window_is_prepared(
     assert checker.check_numbers(buckets, numbers, promise, most=most) == []
 
 
-def feed_windows(place: Place, number: int, first: int, end: int) -> int:
+@pytest.mark.parametrize("promise", [Promise.EXACTLY_ONCE, Promise.AT_LEAST_ONCE])
+def test_words_are_counted_once_whoever_dies_while_one_task_has_two_windows(
+    promise: Promise, place: Place
+) -> None:
+    place.write(compiled_words(WINDOW, guarantee=promise.value))
+    kills = KILLS_AS_ONE if promise is Promise.EXACTLY_ONCE else tuple(AHEAD_POINTS)
+    fed_windows = sealed = 0
+    for number, kill in enumerate(kills):
+        fed_windows += feed_windows(place, number, fed_windows, sealed + AHEAD_AS_ONE, flaky=False)
+        environment = {"MILLRACE_CRASH_AT": kill, "MILLRACE_CRASH_DIR": str(place.marks)}
+        with running(place, environment=environment) as run:
+            run.until(lambda: kill.partition(":")[0] in place.fired(), kill, FIRE_S)  # noqa: B023
+            sealed = max(sealed, run.status().get("sealed", 0))
+        for mark in place.marks.iterdir():
+            mark.unlink()
+    harness.run_to_end(place)
+    texts = (path.read_text() for path in ledger.visible_files(place.texts))
+    words = Counter(word for text in texts for word in text.split())
+    totals = ledger.read_rows(place.sink("counts"))
+    most = 0 if promise is Promise.EXACTLY_ONCE else 2 * len(kills) * WINDOW * feed.MOST_WORDS
+    assert checker.check_totals(words, totals, promise, most=most) == []
+
+
+def feed_windows(place: Place, number: int, first: int, end: int, flaky: bool = True) -> int:
     """One file of the windows that are missing, at least one, and how many these are; a line of the
     last one may fail, once."""
     windows = max(end - first, 1)
     start, stop = first * WINDOW, (first + windows) * WINDOW
-    fails = {} if number % FLAKY_EVERY else {stop - 9: feed.FLAKY}
+    fails = {stop - 9: feed.FLAKY} if flaky and not number % FLAKY_EVERY else {}
     data = feed.text(range(start, stop), SEED, fails)
     feed.add_file(place.texts / f"{number}.txt", data)
     return windows

@@ -199,6 +199,20 @@ def remembered(of_a_window: int, watch: bool = False, **spec: Any) -> dict[str, 
     }
 
 
+def compiled_words(of_a_window: int, **spec: Any) -> dict[str, Any]:
+    """A count of the words of lines that calls no code of the user's, in windows of so many lines;
+    ``spec`` replaces fields."""
+    topology = remembered(of_a_window, **spec)
+    told = topology["spec"]
+    split = {"column": "value", "into": "word"}
+    told["processors"] = [
+        {"name": "split", "inputs": [{"from": "lines"}], "split": split},
+        *(one for one in told["processors"] if one["name"] == "count"),
+    ]
+    told["sinks"] = [one for one in told["sinks"] if one["name"] == "counts"]
+    return topology
+
+
 def word_count(source: Mapping[str, Any]) -> dict[str, Any]:
     """The example's sources, processors and sinks; ``source`` is what its files source has beside
     its path."""

@@ -62,6 +62,12 @@ PREPARING_POINTS = {
 }
 """The same of large windows, whose first pass runs beside the window before."""
 
+AHEAD_POINTS = {
+    "worker.ahead": "the first pass of a window that is not open yet is over, beside another "
+    "attempt in the same worker, and has told the ackers",
+}
+"""The same of large windows that are one task and call no code of the user's."""
+
 LEARNING_POINTS = {
     "driver.taught": "others have learned what a server leaves, or have what they are to hold when "
     "they join; the view has not moved",

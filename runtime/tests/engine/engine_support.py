@@ -167,7 +167,7 @@ class Windows:
 
     def run_tasks(self, plan: AttemptPlan) -> list[TaskReport]:
         job = Job(str(self.kit), plan, self.services, self.whole)
-        worker.toolbox_of(job).box = Box(None, None)  # pytest's own time-out uses the timer
+        worker.toolbox_of(job).bench.box = Box(None, None)  # pytest's own time-out uses the timer
         count = 1 if self.whole else self.program.parallelism
         data = job.encode()
         parts = [encode_pieces(p) for p in share(plan.intent, count, self.sources)]

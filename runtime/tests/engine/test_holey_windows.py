@@ -127,7 +127,7 @@ def test_holes_find_their_way_around_the_jvm(windows, monkeypatch):
 
     def tasks(plan):
         job = Job(str(run.kit), plan, run.services, True)
-        worker.toolbox_of(job).box = Box(None, None)
+        worker.toolbox_of(job).bench.box = Box(None, None)
         data, shares = job.encode(), share(plan.intent, 1, run.sources)
         parts = [encode_pieces(pieces) for pieces in shares]
         frames = [evaluated(f, run.program) for f in FrameReader(data, parts)(())]

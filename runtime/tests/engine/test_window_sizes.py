@@ -270,6 +270,8 @@ def test_the_text_says_what_a_small_window_is() -> None:
     assert "a tenth of a second sooner" in text
     assert f"is at most {soon_s(2) * 1000:.0f} ms with `spec.parallelism: 2`" in text
     assert f"{soon_s(4) * 1000:.0f} ms with 4" in text
+    two, four, many = (round(soon_s(slots, beside=True) * 1000) for slots in (2, 4, 10**6))
+    assert f"as said above, {two} ms, {four} ms and {many} ms" in text
     assert f"ever closer to {SEVERAL_S * 1000:.0f} ms with more" in text
     assert LONGER == 1.25
     assert "until it takes a quarter longer than that" in text

@@ -26,11 +26,11 @@ from millrace.engine.driver.room import Room
 from millrace.engine.driver.snapshots import SnapshotTaker
 from millrace.engine.driver.stores import CopyProgress, GivenUpError, Stores
 from millrace.engine.driver.verdicts import Verdicts
+from millrace.engine.jobs.firstpass import Prepared
 from millrace.engine.jobs.runner import (
     AttemptDied,
     AttemptResult,
     AttemptRunner,
-    FirstPassRun,
     SparkGone,
 )
 from millrace.engine.program.cutting import cut_intent
@@ -116,7 +116,7 @@ class RealPerformer:
         self._run_ends = False
         self._spark = ThreadPoolExecutor(1, thread_name_prefix="attempt")
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="ahead")
-        self._prepared: dict[AttemptId, Future[FirstPassRun | None]] = {}
+        self._prepared: dict[AttemptId, Future[Prepared | None]] = {}
         self._janitor = ThreadPoolExecutor(1, thread_name_prefix="janitor")
         self._active: AttemptRunner | None = None
         self._pending: set[AttemptId] = set()
@@ -342,7 +342,7 @@ class RealPerformer:
         self._prepared[action.plan.id] = self._ahead.submit(self._first_pass, action)
         return []
 
-    def _first_pass(self, action: e.Prepare) -> FirstPassRun | None:
+    def _first_pass(self, action: e.Prepare) -> Prepared | None:
         """Begin with an attempt whose turn has not come; what is raised here is told then."""
         plan = action.plan
         if action.tracked:
@@ -356,7 +356,7 @@ class RealPerformer:
             return None
         return self._active.prepare(self._equipment.verdicts.planned(plan))
 
-    def _give_up(self, attempt: AttemptId, prepared: Future[FirstPassRun | None]) -> None:
+    def _give_up(self, attempt: AttemptId, prepared: Future[Prepared | None]) -> None:
         """What was prepared is of no use. Behind its beginning, or that would open it again."""
         if not prepared.cancel():
             self._ahead.submit(self._undo, attempt)
@@ -391,7 +391,7 @@ class RealPerformer:
             self._pending.discard(plan.id)
             self._over.discard(plan.id)
 
-    def _run_to_end(self, plan: AttemptPlan, prepared: Future[FirstPassRun | None] | None) -> None:
+    def _run_to_end(self, plan: AttemptPlan, prepared: Future[Prepared | None] | None) -> None:
         try:
             self._active = self._equipment.runner(plan)
             first = None if prepared is None else prepared.result()

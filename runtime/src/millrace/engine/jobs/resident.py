@@ -20,6 +20,9 @@ a task of its own: what befell the worker before says nothing about its roots. I
 the attempt is a job of its own (``NotResidentError``). After a few stays without a connection, one
 behind the other, none is begun for a while: a firewall may be in the way.
 
+Meanwhile it may be told to begin with the first pass of the attempt that comes next
+(``task.stay.ahead``); not behind the end of a worker that had one, for a while.
+
 If the driver dies, connections and workers end with it.
 """
 
@@ -37,7 +40,7 @@ from typing import TYPE_CHECKING
 from millrace.engine.jobs.session import MAX_TASK_FAILURES
 from millrace.engine.program.link import Caller, LinkError, Place, TaskLink, Work, answer
 from millrace.engine.task.faults import short_reason
-from millrace.engine.task.worker import ResidentTask
+from millrace.engine.task.stay.resident import ResidentTask
 from millrace.errors import EngineError
 from millrace.protocol.types import AttemptId
 
@@ -61,6 +64,10 @@ _CLOSE_S = 1.0
 any more to hear of it."""
 
 _SHORTEST_REST_S, _LONGEST_REST_S = 60.0, 3600.0
+_LONGEST_ALONE_S = 600.0
+"""No first pass runs beside another attempt for so long at most, where a worker has ended that had
+one: each further time for twice as long."""
+
 _PAUSE_S = 0.1
 _GREETINGS = 16
 """So many connections may be about to prove who they are."""
@@ -75,7 +82,8 @@ class _Stay:
     """One job of Spark's, from its submission to its end.
 
     ``runs`` counts Spark's runs of its task up to the last that has connected, ``attempt`` is what
-    it works on, and what is ``doomed`` is not used any more.
+    it works on, ``aheads`` are those whose first pass it was to begin with, and what is
+    ``doomed`` is not used any more.
     """
 
     number: int
@@ -84,6 +92,7 @@ class _Stay:
     link: TaskLink | None = None
     runs: int = 0
     attempt: AttemptId | None = None
+    aheads: set[AttemptId] = field(default_factory=set)
     doomed: bool = False
     over: bool = False
     failure: Exception | None = field(default=None, repr=False)
@@ -109,6 +118,7 @@ class Resident:
         self._begun = 0
         self._misses = 0
         self._rests_until_s = 0.0
+        self._alone_until_s, self._alone_s = 0.0, _SHORTEST_REST_S
         self._closed = False
         self._told = False
 
@@ -137,6 +147,8 @@ class Resident:
                     begun += 1
                     said, made = link.receive("made")
                     _same(attempt, said)
+                    with self._change:
+                        stay.aheads = {a for a in stay.aheads if a.window > attempt.window}
                     return list(made)
                 except LinkError:
                     self._lost(stay, link)
@@ -146,6 +158,23 @@ class Resident:
         finally:
             with self._change:
                 stay.attempt = None
+
+    def ahead(self, kit: str, attempt: AttemptId, work: Work) -> bool:
+        """Have the task begin with the first pass of an attempt whose turn has not come; from any
+        thread. Whether it was told: what comes of it shows when the attempt is run."""
+        with self._change:
+            stay = self._stay
+            if stay is None or stay.kit != kit or stay.doomed or stay.runs != 1:
+                return False
+            link = stay.link
+            if link is None or time.monotonic() < self._alone_until_s:
+                return False
+            stay.aheads.add(attempt)
+        try:
+            link.send("work", work)
+        except LinkError:
+            return False
+        return True
 
     @property
     def stays(self) -> bool:
@@ -279,6 +308,10 @@ class Resident:
         with self._change:
             if stay.link is link:
                 stay.link = None
+            if stay.aheads:
+                # It may have been what the worker died of, as for want of memory.
+                self._alone_until_s = time.monotonic() + self._alone_s
+                self._alone_s = min(2 * self._alone_s, _LONGEST_ALONE_S)
 
     def _missed(self, why: str) -> None:
         self._misses += 1

@@ -27,6 +27,13 @@ from millrace.engine.jobs.evidence import (
     worker_gone,
 )
 from millrace.engine.jobs.executors import executors
+from millrace.engine.jobs.firstpass import (
+    AheadRun,
+    FirstPassRun,
+    Prepared,
+    reads_only,
+    runs_beside,
+)
 from millrace.engine.jobs.jvm import private_folder
 from millrace.engine.jobs.notices import await_deaths
 from millrace.engine.jobs.resident import NotResidentError, Resident
@@ -68,7 +75,6 @@ from millrace.protocol.types import (
 )
 from millrace.sources.base import Source
 from millrace.state.errors import ObjectTooLargeError, OutOfMemoryError, UnreachableError
-from millrace.topology.parts import Role
 from millrace.tracking.log import AckLogAwayError, AckLogFullError
 
 if TYPE_CHECKING:
@@ -123,16 +129,6 @@ class AttemptResult:
     reports: tuple[TaskReport, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FirstPassRun:
-    """The first pass of an attempt, under way or over: by which program, what waits for it, and
-    the envelopes that come of it."""
-
-    program: Program
-    end: Any
-    moved: RDD[Any]
-
-
 class AttemptRunner:
     """Runs attempts of one program, one at a time; ``cancel`` may come from another thread, and so
     may ``prepare`` of the attempt that is next.
@@ -156,7 +152,7 @@ class AttemptRunner:
         self._program = program
         self._sources = sources
         self._services = services
-        self._sizes = WindowSizes(most_roots)
+        self._sizes = WindowSizes(most_roots, runs_beside(program))
         self._reached = reached
         self._current: AttemptId | None = None
         jvm = self._context._jvm
@@ -175,22 +171,25 @@ class AttemptRunner:
         """Run the attempts from now on by it; for the thread that calls ``run``."""
         if program != self._program:
             self._program = program
-            self._sizes.forget()
+            self._sizes.forget(runs_beside(program))
 
     def most_tasks(self, roots: int, parallelism: int) -> int:
         """How many tasks a window of at most so many roots has at a time."""
         return 1 if self._one_task(roots, parallelism) else parallelism
 
-    def prepare(self, plan: AttemptPlan) -> FirstPassRun | None:
+    def prepare(self, plan: AttemptPlan) -> Prepared | None:
         """Begin with the first pass of an attempt, while another attempt runs or is judged.
 
-        None where the attempt is one task, or that pass keeps state, shows something, or runs in
-        the JVM: all of it then runs when its turn has come. Raises what ``run`` raises.
+        None where that pass keeps state, shows something, or runs in the JVM, or where the attempt
+        is one task and calls code of the user's: all of it then runs when its turn has come. Raises
+        what ``run`` raises.
         """
         program = self._program
-        if self._is_whole(plan.intent) or not _reads_only(program):
+        if not reads_only(program):
             return None
         services = self._services()
+        if self._is_whole(plan.intent):
+            return self._ahead(plan, services) if runs_beside(program) else None
         try:
             job = Job(self._kit(program, services.passwords), plan, services, False).encode()
             self._own_jobs(plan.id)
@@ -205,19 +204,28 @@ class AttemptRunner:
         except (Py4JError, PySparkException, OSError) as error:
             raise self._failed(plan, services, error) from error
 
-    def run(self, plan: AttemptPlan, first: FirstPassRun | None = None) -> AttemptResult:
+    def _ahead(self, plan: AttemptPlan, services: Services) -> AheadRun | None:
+        """Begin with an attempt in the task that stays, where there is one."""
+        kit = self._kit(self._program, services.passwords)
+        job = Job(kit, plan, services, True).encode()
+        (share,) = self._payload(plan.intent, 1)
+        told = self._resident.ahead(kit, plan.id, Work(job, share, ahead=True))
+        return AheadRun() if told else None
+
+    def run(self, plan: AttemptPlan, first: Prepared | None = None) -> AttemptResult:
         """Run one attempt to its end; ``first`` is what ``prepare`` has begun of it.
 
         Raises ``AttemptDied``, or another ``MillraceError`` where running again cannot help
         (a source that lost its data, a sink that refuses).
         """
-        whole = first is None and self._is_whole(plan.intent)
+        staged = first if isinstance(first, FirstPassRun) else None
+        whole = staged is None and self._is_whole(plan.intent)
         services = self._services()
         self._cancelled &= {plan.id}  # others are over
         try:
-            return self._run(plan, whole, services, first)
+            return self._run(plan, whole, services, staged)
         except BaseException as error:
-            if first is not None:
+            if staged is not None:
                 self.drop(plan.id)  # it may run on, and nobody waits for it any more
             if whole and plan.intent.roots > FEW_ROOTS and plan.id not in self._cancelled:
                 again = self._as_several(plan.intent, error)
@@ -275,8 +283,10 @@ class AttemptRunner:
             raise AttemptDied(str(error)) from error
         except (Py4JError, PySparkException, OSError) as error:
             raise self._failed(plan, services, error) from error
-        shape = (1,) if whole else (tasks,) * len(program.passes)
         used = tuple({r.task: r for r in reports}.values())
+        # One task may have found its first pass done by another.
+        passes = 1 + max(r.task.pass_no for r in used) if whole else len(program.passes)
+        shape = (tasks,) * passes
         self._sizes.ran(plan.intent, shape, used, whole=whole)
         return AttemptResult(shape, used)
 
@@ -537,13 +547,6 @@ def _place(spark: SparkContext) -> Place:
 def _decoded(made: Iterable[bytes]) -> list[TaskReport]:
     """Raises ``UnsignedError``."""
     return [report for data in made for report in decode_reports(data)]
-
-
-def _reads_only(program: Program) -> bool:
-    """Whether the first of several passes keeps no state, shows nothing, runs in Python alone."""
-    first = [program.components[name] for name in program.passes[0].components]
-    plain = all(c.role is not Role.SINK and c.state is None and not c.columns for c in first)
-    return plain and len(program.passes) > 1 and not program.sql_steps
 
 
 def _full(error: MillraceError, services: Services) -> str:

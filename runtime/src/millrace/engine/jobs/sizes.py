@@ -27,6 +27,9 @@ LONGER = 1.25
 """Where a window is one task it stays one until that takes so many times as long: what keeps state
 in one place would have to be fetched in another."""
 
+OVERLAPPED = 0.75
+"""So much of what one task does holds the next window up where first passes run beside others."""
+
 GAIN_S = 0.1
 """By so much at least are several tasks to be sooner done with user code than one."""
 
@@ -40,26 +43,28 @@ _TELLING_ROOTS = 100
 """What user code takes for fewer, if it is soon done, is what a call costs, and not a root."""
 
 
-def soon_s(parallelism: int) -> float:
+def soon_s(parallelism: int, beside: bool = False) -> float:
     """A window of more than a few roots is one task where all that its tasks do takes at most so
     long, in seconds: ``parallelism`` of them at a time would not be sooner done. It also bounds
-    what one worker holds of a window."""
+    what one worker holds of a window. ``beside``: its first pass runs beside another window."""
     at_a_time = max(2, parallelism)
-    return SEVERAL_S * at_a_time / (at_a_time - 1)
+    return SEVERAL_S * at_a_time / ((OVERLAPPED if beside else 1.0) * at_a_time - 1)
 
 
 class WindowSizes:
     """Knows what tasks and their user code took in the last windows of a program.
 
     One thread tells it of windows, any may ask. ``most_roots``: no larger window is one task.
+    ``beside``: first passes of windows of one task run beside others.
     """
 
-    def __init__(self, most_roots: int = MOST_ROOTS) -> None:
+    def __init__(self, most_roots: int = MOST_ROOTS, beside: bool = False) -> None:
         self._limit = most_roots
-        self.forget()
+        self.forget(beside)
 
-    def forget(self) -> None:
+    def forget(self, beside: bool = False) -> None:
         """The program is another one."""
+        self._beside = beside
         self._code_alone_s: tuple[float, ...] = ()
         """User code's share of a root in windows of one task."""
         self._code_shared_s: tuple[float, ...] = ()
@@ -110,7 +115,7 @@ class WindowSizes:
         alone_s, shared_s = self._code_alone_s, self._code_shared_s
         if roots > self._most_roots:
             return False
-        if roots > FEW_ROOTS and not self._soon_done(roots, soon_s(parallelism)):
+        if roots > FEW_ROOTS and not self._soon_done(roots, soon_s(parallelism, self._beside)):
             return False
         if roots == 1 or parallelism == 1 or len(alone_s) < _WINDOWS:
             return True
@@ -128,7 +133,7 @@ class WindowSizes:
             return
         self._held = 0
         self._as_several_s = _last(self._as_several_s, took_s)
-        limit_s = soon_s(parallelism)
+        limit_s = soon_s(parallelism, self._beside)
         is_next = roots <= self._most_roots and self._soon_done(roots, limit_s)
         if is_next or roots > self._limit or not _within(limit_s, roots, self._as_several_s):
             return

@@ -122,10 +122,14 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A window attempt for a task: the encoded job, and the encoded share of its roots."""
+    """A window attempt for a task: the encoded job, and the encoded share of its roots.
+
+    ``ahead``: its first pass alone, for its turn has not come.
+    """
 
     job: bytes
     share: bytes
+    ahead: bool = False
 
 
 class TaskLink:

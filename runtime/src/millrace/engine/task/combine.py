@@ -157,16 +157,25 @@ class CombineCrossing(Crossing):
         lanes: dict[str, dict[int, pa.Table]] = {}
         partials = self._combiner.partials()
         if partials.num_rows:
-            readers = self.task.partition_of(self._combiner.groups())
             lanes[lane_of_partials(self.edge)] = {
-                reader: pa.Table.from_batches([partials.take(pa.array(rows))])
-                for reader in range(self.task.partitions)
-                if (rows := np.flatnonzero(readers == reader)).size
+                reader: pa.Table.from_batches([rows])
+                for reader, rows in self._shared(partials).items()
             }
         singles = self._combiner.singles()
         if singles is not None:
             lanes[self.edge.name] = keyed_parts(self.task, self.edge, singles)
         return lanes
+
+    def _shared(self, partials: pa.RecordBatch) -> dict[int, pa.RecordBatch]:
+        """Combined rows by the partition that merges them."""
+        if self.task.partitions == 1:
+            return {0: partials}
+        readers = self.task.partition_of(self._combiner.groups())
+        return {
+            reader: partials.take(pa.array(rows))
+            for reader in range(self.task.partitions)
+            if (rows := np.flatnonzero(readers == reader)).size
+        }
 
 
 def aggregate_rows(component: Component, edge: Channel, data: pa.RecordBatch) -> pa.RecordBatch:

@@ -59,17 +59,17 @@ class FrameReader:
                 component = sources.get(piece.range.source)
                 if component is not None:
                     yield from self._read(job, piece, component)
-            toolbox.box.idle()
+            toolbox.bench.box.idle()
 
     def _read(self, job: Job, piece: Piece, component: Component) -> Iterator[pa.RecordBatch]:
         toolbox = toolbox_of(job)
         done = 0
         span = piece.first, piece.first + piece.range.count - 1
-        toolbox.box.begin(component.name, span)
+        toolbox.bench.box.begin(component.name, span)
         assert component.output is not None
         source, drop_gone = toolbox.source(component), toolbox.program.drop_gone
         for part in read_piece(source, piece, component.output, drop_gone):
-            toolbox.box.end()
+            toolbox.bench.box.end()
             places = part.places()
             if part.holes:
                 yield frame_holes(toolbox.program, component, piece, done, part.holes)
@@ -83,8 +83,8 @@ class FrameReader:
                 numbers = rows_at(done, at, data.num_rows, places)
                 yield frame_rows(toolbox.program, component, piece, numbers, data, fates)
             done += part.offsets
-            toolbox.box.begin(component.name, span)
-        toolbox.box.end()
+            toolbox.bench.box.begin(component.name, span)
+        toolbox.bench.box.end()
 
 
 def frame_rows(
@@ -164,7 +164,7 @@ class FramePass:
         job = load_job(self._job)
         pieces = decode_pieces(self._pieces[partition])
         with marked_errors(job.plan.id):
-            running = TaskRun(job, 0, partition)
+            running = TaskRun.of_spark(job, 0, partition)
             try:
                 running.run.open()
                 runs = tuple(running.run.feed(frames, pieces) + running.run.read(pieces))

@@ -11,7 +11,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -22,20 +22,20 @@ from pyspark.serializers import pack_long
 from millrace.engine.program import signing
 from millrace.engine.program.kit import Kit
 from millrace.engine.program.kit import load as load_kit
-from millrace.engine.program.link import Caller, Place, call
-from millrace.engine.program.program import Component
+from millrace.engine.program.program import Component, Pass
 from millrace.engine.program.usercode import load_function, load_object, use_path
 from millrace.engine.task import blackbox
 from millrace.engine.task.acks import send_acks
 from millrace.engine.task.blackbox import Box, Note, Recipient
 from millrace.engine.task.books import Books, Failures, NetPool
 from millrace.engine.task.context import Task
-from millrace.engine.task.exchange import Transport, check_envelopes
+from millrace.engine.task.exchange import Parcel, Transport, check_envelopes
 from millrace.engine.task.faults import TaskError
 from millrace.engine.task.memory import Garbage, WorkerExhaustedError, WorkerMemory, has_room
 from millrace.engine.task.passes import PassRun, TaskOutput, headed
 from millrace.engine.task.state import Services, StateHost, TaskState
 from millrace.engine.task.steps.ends import Piece
+from millrace.engine.task.steps.making import Toolbox
 from millrace.engine.task.steps.matching import TableIndex
 from millrace.errors import EngineError, MillraceError
 from millrace.functions import FunctionSpec
@@ -65,6 +65,16 @@ class Job:
         return signing.signed("job", self)
 
 
+@dataclass(slots=True)
+class Bench:
+    """What one thread's tasks work with, one behind the other: the notes of what they do, and
+    memory that stays."""
+
+    box: Box
+    nets: NetPool = field(default_factory=NetPool)
+    rooms: dict[str, tuple[int, Room]] = field(default_factory=dict)
+
+
 class ProcessToolbox:
     """User code, sources, sinks, tables and state caches of this process, for one program.
 
@@ -78,12 +88,10 @@ class ProcessToolbox:
         self.passwords = kit.passwords
         self.digest = kit.digest()
         use_path(program.code_path)
-        self.box = Box(blackbox.mine, program.tuple_timeout_s)
+        self.bench = Bench(Box(blackbox.mine, program.tuple_timeout_s))
         self.memory = WorkerMemory()
         self.transport: Transport = load_object(program.transport, program.code_path)()
         self.states = StateHost()
-        self.nets = NetPool()
-        self.rooms: dict[str, tuple[int, Room]] = {}
         self._functions: dict[str, FunctionSpec] = {}
         self._folder = folder
         self.tables = {n: one for n, one in (tables or {}).items() if n in program.tables}
@@ -123,6 +131,7 @@ class ProcessToolbox:
 
 _PROCESS: dict[str, ProcessToolbox] = {}
 _JOBS: dict[str, Job] = {}
+_JOBS_KEPT = 4
 
 
 def load_job(data: bytes) -> Job:
@@ -130,7 +139,8 @@ def load_job(data: bytes) -> Job:
     job = _JOBS.get(key)
     if job is None:
         job = signing.verified("job", data)
-        _JOBS.clear()
+        if len(_JOBS) >= _JOBS_KEPT:
+            _JOBS.clear()
         _JOBS[key] = job
     return job
 
@@ -186,46 +196,64 @@ def task_id(context: TaskContext | None, pass_no: int, partition: int) -> TaskId
     return TaskId(pass_no, partition, context.taskAttemptId() if context is not None else 0)
 
 
-def begin_task(toolbox: ProcessToolbox, job: Job, task: TaskId) -> Services:
-    """Note the task, should this process end in it; the services that it works with."""
+def begin_task(toolbox: ProcessToolbox, job: Job, task: TaskId) -> None:
+    """Note the task, should this process end in it."""
     services, context, a = job.services.known(toolbox.passwords), TaskContext.get(), job.plan.id
     run = context.attemptNumber() if context is not None else 0
-    toolbox.box.task(
+    toolbox.bench.box.task(
         Note(os.getpid(), a.execution, a.window, a.attempt, task.pass_no, task.partition),
         Recipient.of(services.access, job.plan.stamp, a, task, run),
     )
-    return services
 
 
 class TaskRun:
-    """One task attempt from its first to its last line."""
+    """One task attempt from its first to its last line: some ``passes`` that follow each other,
+    over one of ``partitions`` shares of a window."""
 
-    def __init__(self, job: Job, pass_no: int, partition: int) -> None:
+    def __init__(
+        self,
+        job: Job,
+        task: TaskId,
+        passes: Sequence[Pass],
+        partitions: int,
+        bench: Bench,
+        tools: Toolbox | None = None,
+    ) -> None:
         self._began_s = monotonic()
         self.job = job
         self.toolbox = toolbox_of(job)
         program, plan = self.toolbox.program, job.plan
-        context = TaskContext.get()
-        if context is not None:
-            self.toolbox.memory.check()
-        passes = program.passes if job.whole else program.passes[pass_no : pass_no + 1]
-        self.partitions = 1 if job.whole else program.parallelism
-        self.last = job.whole or pass_no == len(program.passes) - 1
+        self.bench = bench
+        self.partitions = partitions
+        self.last = passes[-1].number == program.passes[-1].number
         roots = plan.intent.roots
         self.task = Task(
             program=program,
             plan=plan,
-            id=task_id(context, pass_no, partition),
-            partitions=self.partitions,
-            books=Books(roots, plan.slices, program.tracking, self.toolbox.nets),
+            id=task,
+            partitions=partitions,
+            books=Books(roots, plan.slices, program.tracking, bench.nets),
             failures=Failures(roots, {c.number: c.name for c in program.components.values()}),
-            box=self.toolbox.box,
+            box=bench.box,
             memory=self.toolbox.memory,
-            rooms=self.toolbox.rooms,
+            rooms=bench.rooms,
         )
-        self.services = begin_task(self.toolbox, job, self.task.id)
+        self.services = job.services.known(self.toolbox.passwords)
         self.state = TaskState(self.task, self.services.access, self.toolbox.states)
-        self.run = PassRun(self.task, passes, self.toolbox, self.state)
+        self.run = PassRun(self.task, passes, tools or self.toolbox, self.state)
+
+    @classmethod
+    def of_spark(cls, job: Job, pass_no: int, partition: int) -> TaskRun:
+        """The task that Spark runs: this pass, and all behind it where the job is one task."""
+        toolbox, context = toolbox_of(job), TaskContext.get()
+        program = toolbox.program
+        if context is not None:
+            toolbox.memory.check()
+        task = task_id(context, pass_no, partition)
+        begin_task(toolbox, job, task)
+        passes = program.passes[pass_no : None if job.whole else pass_no + 1]
+        partitions = 1 if job.whole else program.parallelism
+        return cls(job, task, passes, partitions, toolbox.bench)
 
     def complete(
         self,
@@ -238,12 +266,23 @@ class TaskRun:
         Returns the reports for the driver, or (reader, envelope) pairs for the next pass. What
         leaves is booked before the ack message is written, and the report says that it was.
         """
-        output = self.run.finish()
-        tables = {} if self.last else self.run.parcels(self.partitions)
-        reports = (self._report(output, read, roots_read), *relayed)
         if self.last:
-            return list(reports)
-        return list(self.toolbox.transport.send(headed(self.task.id, tables, reports)))
+            output = self.run.finish()
+            return [self._report(output, read, roots_read), *relayed]
+        parcels = self.parcels(read, roots_read, relayed)
+        return list(self.toolbox.transport.send(parcels))
+
+    def parcels(
+        self,
+        read: tuple[TaskId, ...] = (),
+        roots_read: tuple[tuple[int, int], ...] = (),
+        relayed: Iterable[TaskReport] = (),
+    ) -> list[Parcel]:
+        """As ``complete``, of a task that another pass follows: what goes there."""
+        output = self.run.finish()
+        tables = self.run.parcels(self.partitions)
+        reports = (self._report(output, read, roots_read), *relayed)
+        return headed(self.task.id, tables, reports)
 
     def _report(
         self,
@@ -270,8 +309,9 @@ class TaskRun:
         try:
             self.run.close()
         finally:
-            self.toolbox.box.idle()
-            self.toolbox.garbage.after_task()
+            self.bench.box.idle()
+            if self.bench is self.toolbox.bench:
+                self.toolbox.garbage.after_task()
 
 
 class FirstPass:
@@ -284,7 +324,7 @@ class FirstPass:
         job = load_job(self._job)
         pieces = [piece for data in payload for piece in decode_pieces(data)]
         with marked_errors(job.plan.id):
-            running = TaskRun(job, 0, partition)
+            running = TaskRun.of_spark(job, 0, partition)
             try:
                 running.run.open()
                 runs = tuple(running.run.read(pieces))
@@ -305,7 +345,7 @@ class NextPass:
         job = load_job(self._job)
         data = list(envelopes)
         with marked_errors(job.plan.id):
-            running = TaskRun(job, self._pass_no, partition)
+            running = TaskRun.of_spark(job, self._pass_no, partition)
             try:
                 run = running.run
                 parcels = running.toolbox.transport.receive(data)
@@ -321,31 +361,6 @@ class NextPass:
             finally:
                 running.end()
         yield from shuffled(running, made)
-
-
-class ResidentTask:
-    """Runs window attempts that are one task each, one behind the other, until its driver ends it.
-
-    It connects to its driver at ``place``, as the task ``number``. An attempt that fails ends it
-    as it would end a task of its own. The first time Spark runs it once more, and the driver sends
-    the attempt again.
-    """
-
-    def __init__(self, place: Place, number: int) -> None:
-        self._place = place
-        self._number = number
-
-    def __call__(self, partition: int, nothing: Iterable[bytes]) -> Iterator[Any]:
-        list(nothing)
-        context = TaskContext.get()
-        run = context.attemptNumber() if context is not None else 0
-        with call(self._place, Caller(self._number, run)) as driver:
-            while (work := driver.receive("work")) is not None:
-                attempt = load_job(work.job).plan.id
-                driver.send("begun", attempt)
-                made = list(FirstPass(work.job)(partition, [work.share]))
-                driver.send("made", (attempt, made))
-        return iter(())
 
 
 class Rehearsal:
@@ -407,6 +422,6 @@ def _out_of_memory() -> MillraceError:
     toolbox = next(iter(_PROCESS.values()), None)
     memory = toolbox.memory if toolbox is not None else WorkerMemory()
     told = memory.exhausted()
-    if memory.was_short or (toolbox is not None and toolbox.box.in_hand):
+    if memory.was_short or (toolbox is not None and toolbox.bench.box.in_hand):
         return told
     return EngineError(str(told))

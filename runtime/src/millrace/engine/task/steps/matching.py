@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 import pyarrow as pa
@@ -32,8 +33,8 @@ from millrace.topology.parts import OnMissing
 
 
 class TableIndex:
-    """The rows of a table by key; for one thread. ``rows`` is a record batch, ``widest`` the most
-    bytes that one of them takes.
+    """The rows of a table by key; safe for several threads. ``rows`` is a record batch, ``widest``
+    the most bytes that one of them takes.
 
     Raises ``EngineError`` where the file is not one of ``Program.tables``.
     """
@@ -42,6 +43,7 @@ class TableIndex:
         self.rows, names = opened(file)
         columns = [self.rows.column(name) for name in names]
         self.widest = widest_row(self.rows.columns)
+        self._finding = Lock()
         self._keys = KeyTable([column.type for column in columns])
         self._keys.begin()
         self._keys.find_or_insert(columns)
@@ -54,11 +56,12 @@ class TableIndex:
     def find(self, columns: Sequence[pa.Array]) -> Array:
         """For each row of the columns (one for each of the key's) the row of the table that has its
         key: int64, not below the number of rows where none has."""
-        self._keys.begin()
-        try:
-            return self._keys.find_or_insert(columns)
-        finally:
-            self._keys.truncate(len(self))
+        with self._finding:
+            self._keys.begin()
+            try:
+                return self._keys.find_or_insert(columns)
+            finally:
+                self._keys.truncate(len(self))
 
 
 class LookupStep(CertainStep):

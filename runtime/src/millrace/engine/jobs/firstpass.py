@@ -1,0 +1,66 @@
+"""The first pass of an attempt that is begun while another attempt runs or is judged.
+
+Of an attempt that is several tasks it is a stage of Spark's; of one that is one task it runs in the
+worker of the task that stays, on a second thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from millrace.engine.program.program import Component, Program
+from millrace.topology.parts import Role
+
+if TYPE_CHECKING:
+    from pyspark.core.rdd import RDD
+
+_OURS = "millrace."
+_COMPILED = frozenset(
+    f"millrace.engine.task.steps.making:{step}" for step in ("split", "json", "lookup", "aggregate")
+)
+"""Steps that call no code of the user's, and keep nothing that two threads could meet at."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstPassRun:
+    """The first pass of an attempt, under way or over: by which program, what waits for it, and
+    the envelopes that come of it."""
+
+    program: Program
+    end: Any
+    moved: RDD[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class AheadRun:
+    """The first pass of an attempt in the task that stays, which knows itself what came of it."""
+
+
+Prepared = FirstPassRun | AheadRun
+
+
+def reads_only(program: Program) -> bool:
+    """Whether the first of several passes keeps no state, shows nothing, runs in Python alone."""
+    first = [program.components[name] for name in program.passes[0].components]
+    plain = all(c.role is not Role.SINK and c.state is None and not c.columns for c in first)
+    return plain and len(program.passes) > 1 and not program.sql_steps
+
+
+def runs_beside(program: Program) -> bool:
+    """Whether the first pass may run on a second thread of a worker.
+
+    A worker that ends meanwhile must not be taken for one that code of the user's has ended, so
+    that there is none of it in the program; but for sinks, which get no tuple that could be blamed.
+    """
+    return reads_only(program) and all(map(_is_compiled, program.components.values()))
+
+
+def _is_compiled(component: Component) -> bool:
+    match component.role:
+        case Role.SOURCE:
+            return bool(component.connector.target.startswith(_OURS))
+        case Role.PROCESSOR:
+            return component.step in _COMPILED
+        case Role.SINK:
+            return True

@@ -1,0 +1,388 @@
+"""The first pass of a window of one task, begun while another window runs: real Spark, and what
+befalls the worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as LateError
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from engine_support import CODE, SLICES, STAMP, SparkWindows, Windows, compiled, write_lines
+
+from millrace.engine.jobs import resident as residents
+from millrace.engine.jobs.firstpass import AheadRun, runs_beside
+from millrace.engine.jobs.session import SessionSettings, build_session
+from millrace.engine.jobs.shares import share
+from millrace.engine.program.link import Work
+from millrace.engine.program.usercode import use_path
+from millrace.engine.task import worker
+from millrace.engine.task.blackbox import Box
+from millrace.engine.task.faults import TaskError
+from millrace.engine.task.stay import ahead
+from millrace.engine.task.stay.ahead import Aheads, go_on
+from millrace.engine.task.worker import FirstPass, Job, decode_reports, encode_pieces
+from millrace.errors import SourceError
+from millrace.protocol.acklog import Open
+from millrace.protocol.types import AttemptId, AttemptPlan, TaskReport
+from millrace.protocol.winners import Winners, find_winners
+from millrace_e2e.waiting import until
+
+ROOT = Path(__file__).parents[3]
+WAIT_S = 60.0
+LARGE = 1 << 20
+
+WORDS = """
+sources: [{name: lines, files: {path: texts}}]
+processors:
+  - {name: words, inputs: [{from: lines}], split: {column: value, into: word}}
+  - name: counts
+    inputs: [{from: words, key: [word]}]
+    aggregate: {columns: [{name: n, function: count}]}
+sinks: [{name: rows, inputs: [{from: counts}], files: {path: rows, format: jsonLines}}]
+"""
+OBJECTS = WORDS.replace(
+    "split: {column: value, into: word}",
+    "json: {column: value, columns: [{name: word, type: string, required: true}]}",
+)
+FUNCTION = WORDS.replace("split: {column: value, into: word}", 'function: "wordsteps:split_batch"')
+BEHIND = WORDS.replace("[{from: counts}]", "[{from: more}]").replace(
+    "sinks:", '  - {name: more, inputs: [{from: counts}], function: "wordsteps:tag"}\nsinks:'
+)
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory):
+    session = build_session(SessionSettings("ahead", tmp_path_factory.mktemp("spark")))
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def windows(tmp_path, state_server, uid, spark):
+    (tmp_path / "texts").mkdir()
+    made = []
+
+    def make(spec: str = WORDS, **changes) -> Ahead:
+        program = compiled(spec, tmp_path, uid, **changes)
+        made.append(Ahead(program, state_server.address, spark, LARGE))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+    tracker = spark.sparkContext.statusTracker()
+    until(lambda: not tracker.getActiveStageIds(), "the end of all tasks", WAIT_S)
+
+
+class Ahead(SparkWindows):
+    """Windows of words that are all prepared, and what befalls between that and their turn."""
+
+    fed: Counter[str]
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.prepares = True
+        self.fed = Counter()
+        self.between = lambda: None
+
+    def run_tasks(self, plan: AttemptPlan) -> list[TaskReport]:
+        self.prepared = self.runner.prepare(plan) if self.prepares else None
+        self.between()
+        result = self.runner.run(plan, self.prepared)
+        self.shape = result.shape
+        return list(result.reports)
+
+    def feed(self, *words: str) -> Path:
+        self.fed += Counter(words)
+        folder = Path(self.program.base_path)
+        name = f"{len(list(folder.glob('texts/*'))):06}.txt"
+        write_lines(folder, list(words), name)
+        return folder / "texts" / name
+
+    def count(self, *words: str) -> tuple[int, ...]:
+        """Feed words, run them, and compare; the shape of the run."""
+        self.feed(*words)
+        self.check(self.go(), words)
+        return self.shape
+
+    def check(self, outcome, words) -> None:
+        assert outcome.verdict.complete
+        assert {row["word"] for row in outcome.rows["rows"]} == set(words)
+        for row in outcome.rows["rows"]:
+            assert row["n"] == self.fed[row["word"]]
+        found = find_winners(self.shape, outcome.reports.values(), outcome.intent.roots)
+        assert isinstance(found, Winners)
+        assert len(found.reports) == len(outcome.reports)
+
+
+def test_windows_go_on_with_what_was_begun_ahead(windows):
+    """The first finds no task that stays. Each is two tasks to the ackers from then on."""
+    run = windows()
+    assert run.count("a", "b") == (1,)
+    for words in (["a"], ["c", "a", "c"], ["b"] * 50):
+        assert run.count(*words) == (1, 1)
+        assert isinstance(run.prepared, AheadRun)
+
+
+def test_two_wait_for_their_turn(windows):
+    """The second is begun while nobody has asked for the first one yet."""
+    run = windows()
+    run.count("a")
+    words, waiting = [("a", "b"), ("b", "b")], []
+    run.run_tasks = lambda plan: waiting.append((plan, run.runner.prepare(plan))) or []
+    for one in words:
+        run.feed(*one)
+        run.attempt(run.plan())
+        run.window += 1
+    for plan, begun in waiting:
+        result = run.runner.run(replace(plan, chains=run.chains), begun)
+        assert result.shape == (1, 1)
+        for name, segment in (found for report in result.reports for found in report.segments):
+            run.chains[name] = (*run.chains.get(name, ()), segment)
+    del run.run_tasks
+    assert run.count("a", "b") == (1, 1)
+
+
+def test_another_attempt_of_the_window_runs_whole(windows):
+    """What was begun belongs to the attempt that was given up."""
+    run = windows()
+    run.count("a")
+    run.feed("a", "b")
+    intent, prepared = run.plan(), []
+    run.run_tasks = lambda plan: prepared.append(run.runner.prepare(plan)) or []
+    run.attempt(intent)
+    del run.run_tasks
+    assert isinstance(prepared[0], AheadRun)
+    run.prepares = False
+    outcome = run.attempt(intent)
+    run.check(outcome, ["a", "b"])
+    assert run.shape == (1,)
+
+
+def test_a_worker_that_dies_before_the_turn_costs_no_more_than_the_work(windows):
+    """And the next windows run alone for a while: it may be what the worker died of."""
+    run = windows()
+    run.count("a")
+    run.between = lambda: os.kill(run.worker(), signal.SIGKILL)
+    assert run.count("a", "b") == (1,)
+    assert isinstance(run.prepared, AheadRun)
+    run.between = lambda: None
+    assert run.count("b") == (1,)
+    assert run.prepared is None
+
+
+def test_the_text_says_for_how_long():
+    text = " ".join((ROOT / "docs" / "guarantees.md").read_text().split())
+    assert residents._SHORTEST_REST_S == 60.0
+    assert residents._LONGEST_ALONE_S == 600.0
+    assert "for a minute, and twice as long each further time, up to ten minutes" in text
+
+
+def test_they_run_beside_others_again_later(windows, monkeypatch):
+    monkeypatch.setattr(residents, "_SHORTEST_REST_S", 0.0)
+    run = windows()
+    run.count("a")
+    run.between = lambda: os.kill(run.worker(), signal.SIGKILL)
+    run.count("a")
+    run.between = lambda: None
+    run.count("b")  # in another task that stays
+    assert run.count("c") == (1, 1)
+
+
+def test_records_that_cannot_be_read_fail_ahead_as_they_do_else(windows):
+    run = windows(OBJECTS)
+    run.feed('{"word": "a"}')
+    run.go()
+    run.feed('{"word": "b"}', "{", '{"word": "a"}', "{}")
+    outcome = run.go()
+    assert run.shape == (1, 1)
+    assert sorted(outcome.failed) == [1, 3]
+    assert all(name == "words" for name, _ in outcome.failed.values())
+    assert outcome.verdict.incomplete == {1, 3}
+    assert {r["word"]: r["n"] for r in outcome.rows["rows"]} == {"a": 2, "b": 1}
+
+
+def test_excluded_roots_are_left_out_ahead(windows):
+    run = windows()
+    run.count("a")
+    run.feed("b", "c", "b")
+    outcome = run.go(excluded=[2])
+    assert run.shape == (1, 1)
+    assert outcome.verdict.complete
+    assert {r["word"]: r["n"] for r in outcome.rows["rows"]} == {"b": 1, "c": 1}
+
+
+def test_keys_that_are_not_combined_go_one_by_one_ahead(windows):
+    run = windows()
+    run.count("a")
+    run.feed("b", "c", "b")
+    outcome = run.go(uncombined={"counts": -1})
+    assert run.shape == (1, 1)
+    assert outcome.verdict.complete
+    assert {r["word"]: r["n"] for r in outcome.rows["rows"]} == {"b": 2, "c": 1}
+
+
+def test_untracked_windows_are_begun_ahead_too(windows):
+    run = windows(tracking=False)
+    for shape in ((1,), (1, 1)):
+        run.feed("a", "b")
+        outcome = run.go()
+        assert run.shape == shape
+    assert {r["word"]: r["n"] for r in outcome.rows["rows"]} == {"a": 2, "b": 2}
+
+
+@pytest.mark.parametrize("spec", [FUNCTION, BEHIND], ids=["in the first pass", "behind it"])
+def test_programs_with_code_of_the_users_are_not_begun_ahead(windows, spec):
+    """A worker that such a pass ends would be taken for one that the code has ended."""
+    run = windows(spec)
+    assert not runs_beside(run.program)
+    for _ in range(2):
+        run.feed("a", "b")
+        assert run.go().verdict.complete
+        assert run.prepared is None
+        assert run.shape == (1,)
+
+
+# -- without Spark
+
+
+class Beside(Windows):
+    """Windows of one task in this process, whose first pass was begun ahead on another thread.
+
+    ``between`` is called when that is over; ``damaged`` gives what then arrives instead.
+    """
+
+    def __init__(self, *given):
+        super().__init__(*given, whole=True)
+        self.between = lambda: None
+        self.damaged = lambda parcel: parcel
+        self.taken = False
+
+    def run_tasks(self, plan: AttemptPlan) -> list[TaskReport]:
+        job = Job(str(self.kit), plan, self.services, True)
+        worker.toolbox_of(job).bench.box = Box(None, None)  # pytest's own time-out uses the timer
+        (pieces,) = share(plan.intent, 1, self.sources)
+        data, roots = job.encode(), encode_pieces(pieces)
+        with Aheads() as aheads:
+            aheads.begin(Work(data, roots, ahead=True))
+            with suppress(Exception):
+                aheads._begun[plan.id].result()
+            self.between()
+            parcel = aheads.take(job)
+        self.taken = parcel is not None
+        made = FirstPass(data)(0, [roots]) if parcel is None else go_on(job, self.damaged(parcel))
+        return [report for data in made for report in decode_reports(data)]
+
+
+@pytest.fixture
+def beside(tmp_path, state_server, uid):
+    (tmp_path / "texts").mkdir()
+    return lambda spec=WORDS, **changes: Beside(
+        compiled(spec, tmp_path, uid, **changes), state_server.address
+    )
+
+
+def test_a_first_pass_that_fails_is_none(beside, tmp_path):
+    """What was wrong is told, if it still is, when the attempt is run."""
+    run = beside()
+    path = tmp_path / "texts" / "a.txt"
+    path.write_text("a b\n")
+    intent = run.plan()
+    path.rename(tmp_path / "away")
+    with pytest.raises(TaskError) as caught:
+        run.attempt(intent)
+    assert isinstance(run.error_in(caught.value), SourceError)
+    run.between = lambda: (tmp_path / "away").rename(path)
+    outcome = run.attempt(intent)
+    assert not run.taken
+    assert outcome.verdict.complete
+    assert {r["word"]: r["n"] for r in outcome.rows["rows"]} == {"a": 1, "b": 1}
+
+
+def test_a_first_pass_that_takes_too_long_is_none(beside, tmp_path, monkeypatch):
+    """As where the disk that it reads from does not answer: the attempt itself has a time-out."""
+
+    def late(self, timeout=None):
+        assert timeout in (None, 0.01)
+        raise LateError
+
+    run = beside(tuple_timeout_s=0.01)
+    (tmp_path / "texts" / "a.txt").write_text("a b\n")
+    run.between = lambda: monkeypatch.setattr(Future, "result", late)
+    outcome = run.go()
+    assert not run.taken
+    assert outcome.verdict.complete
+
+
+def test_what_a_first_pass_took_is_its_own(beside, tmp_path):
+    """Else all windows would seem to take as long as those before them together."""
+    run = beside(OBJECTS)
+    (tmp_path / "texts" / "a.txt").write_text('{"word": "a"}\n' * 2_000)
+    intent = run.plan()
+    (pieces,) = share(intent, 1, run.sources)
+    place, took = ahead._Place(), []
+    for number in range(20):
+        attempt = AttemptId(1, 1, 1 + number)
+        run.log.append_control(1, Open(attempt, intent.roots, run.program.tracked_edges, SLICES))
+        plan = AttemptPlan(attempt, STAMP, intent, frozenset(), {}, {}, SLICES)
+        job = Job(str(run.kit), plan, run.services, True).encode()
+        parcel = place.first_pass(Work(job, encode_pieces(pieces), ahead=True))
+        (report,) = parcel.header.reports
+        assert 0 < report.worked_s < report.took_s
+        took.append(report.worked_s)
+    assert max(took[-3:]) < sum(took[:10])
+
+
+@pytest.mark.parametrize("damage", ["Drop", "Double", "AlterId"])
+@pytest.mark.parametrize("row", range(3))
+def test_what_is_lost_between_the_threads_is_seen_by_the_ackers(beside, tmp_path, damage, row):
+    use_path(str(CODE))
+    import saboteurs
+
+    (tmp_path / "texts" / "a.txt").write_text("a b\nc a\n")
+    run = beside()
+
+    def damaged(parcel):
+        (lane,) = parcel.tables
+        table = getattr(saboteurs, damage)().altered(parcel.tables[lane], row)
+        return replace(parcel, tables={lane: table})
+
+    run.damaged = damaged
+    outcome = run.attempt(run.plan())
+    assert run.taken
+    assert not outcome.verdict.complete
+    run.damaged = lambda parcel: parcel
+    assert run.attempt(outcome.intent).verdict.complete
+
+
+def test_a_source_of_the_users_is_not_read_ahead(tmp_path, uid):
+    program = compiled(WORDS, tmp_path, uid)
+    assert runs_beside(program)
+    (source,) = program.sources
+    spec = replace(source.connector, kind="theirs:Source", target="")
+    theirs = {**program.components, source.name: replace(source, connector=spec)}
+    assert not runs_beside(replace(program, components=theirs))
+
+
+def test_a_changed_program_begins_in_another_task(windows):
+    run = windows()
+    run.count("a")
+    run.between = lambda: run.runner.use(replace(run.program, tuple_timeout_s=29.0))
+    assert run.count("a") == (1,)
+
+
+def test_the_first_pass_is_another_task_to_the_ackers(windows):
+    """An attempt may run whole behind one that was begun, in the very same task of Spark's."""
+    run = windows()
+    run.count("a")
+    run.feed("a")
+    outcome = run.go()
+    first, rest = sorted(outcome.reports, key=str)
+    assert (first.pass_no, rest.pass_no) == (0, 1)
+    assert first.task_attempt == rest.task_attempt + ahead._AHEAD
