@@ -32,6 +32,8 @@ class MemoryApi:
     page: int = 500
     clock: HandClock | None = None
     """What objects and answers are dated by, where they are."""
+    answers_by: HandClock | None = None
+    """What answers are dated by, where that is another clock."""
     read: set[str] = field(default_factory=set)
     """Paths of objects that were asked for as a whole."""
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
@@ -74,7 +76,8 @@ class MemoryApi:
         return _no(404, "not found")
 
     def dated(self, path: str) -> tuple[int, Json, datetime | None]:
-        return *self.answer("GET", path), None if self.clock is None else _moment(self.clock)
+        clock = self.answers_by or self.clock
+        return *self.answer("GET", path), None if clock is None else _moment(clock)
 
     def writes(self) -> list[str]:
         return [f"{method} {path}" for method, path in self.calls if method != "GET"]

@@ -1,6 +1,6 @@
 """``ids.mix64`` over numpy's numbers: the one form that arrays take and that compilers are given.
 
-No numba here: who compiles it does so in its own way (``compiled.jit``, ``state.kernels``).
+No numba here: who compiles it does so in its own way (``compiled.jit``, ``state.keyed.kernels``).
 """
 
 from __future__ import annotations

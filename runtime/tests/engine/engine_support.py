@@ -152,18 +152,25 @@ class Windows:
 
     def attempt(self, intent: Intent, excluded=(), uncombined: Mapping[str, int] | None = None):
         """Run one attempt of a window, every task once."""
-        self.attempts += 1
-        self.current = attempt = AttemptId(1, intent.window, self.attempts)
-        self.log.append_control(1, Open(attempt, intent.roots, self.program.tracked_edges, SLICES))
-        plan = AttemptPlan(
-            attempt, STAMP, intent, frozenset(excluded), uncombined or {}, self.chains, SLICES
-        )
+        plan = self.announced(intent, excluded, uncombined)
+        attempt = plan.id
         reports = self.run_tasks(plan)
         outcome = Outcome(intent, {r.task: r for r in reports}, {}, Verdict(set(), {}, {}))
         outcome.rows = self.staged_rows(outcome)
         if self.program.tracking:
             outcome.verdict = self.judge(attempt, intent, set(excluded), outcome.reports)
         return outcome
+
+    def announced(
+        self, intent: Intent, excluded=(), uncombined: Mapping[str, int] | None = None
+    ) -> AttemptPlan:
+        """The plan of another attempt, which is in the ack log."""
+        self.attempts += 1
+        self.current = attempt = AttemptId(1, intent.window, self.attempts)
+        self.log.append_control(1, Open(attempt, intent.roots, self.program.tracked_edges, SLICES))
+        return AttemptPlan(
+            attempt, STAMP, intent, frozenset(excluded), uncombined or {}, self.chains, SLICES
+        )
 
     def run_tasks(self, plan: AttemptPlan) -> list[TaskReport]:
         job = Job(str(self.kit), plan, self.services, self.whole)

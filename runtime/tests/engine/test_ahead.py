@@ -6,20 +6,23 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as LateError
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from engine_support import CODE, SLICES, STAMP, SparkWindows, Windows, compiled, write_lines
 
 from millrace.engine.jobs import resident as residents
-from millrace.engine.jobs.firstpass import AheadRun, runs_beside
+from millrace.engine.jobs.firstpass import AheadRun, Prepared, runs_beside
+from millrace.engine.jobs.resident import Resident
+from millrace.engine.jobs.runner import AttemptDied
 from millrace.engine.jobs.session import SessionSettings, build_session
 from millrace.engine.jobs.shares import share
-from millrace.engine.program.link import Work
+from millrace.engine.program.link import Place, Work
 from millrace.engine.program.usercode import use_path
 from millrace.engine.task import worker
 from millrace.engine.task.blackbox import Box
@@ -29,8 +32,9 @@ from millrace.engine.task.stay.ahead import Aheads, go_on
 from millrace.engine.task.worker import FirstPass, Job, decode_reports, encode_pieces
 from millrace.errors import SourceError
 from millrace.protocol.acklog import Open
-from millrace.protocol.types import AttemptId, AttemptPlan, TaskReport
+from millrace.protocol.types import AttemptId, AttemptPlan, Evidence, Intent, TaskReport
 from millrace.protocol.winners import Winners, find_winners
+from millrace.topology.kinds.registry import PROCESSORS
 from millrace_e2e.waiting import until
 
 ROOT = Path(__file__).parents[3]
@@ -49,6 +53,16 @@ sinks: [{name: rows, inputs: [{from: counts}], files: {path: rows, format: jsonL
 OBJECTS = WORDS.replace(
     "split: {column: value, into: word}",
     "json: {column: value, columns: [{name: word, type: string, required: true}]}",
+)
+TABLE = OBJECTS.replace("{from: words, key: [word]}", "{from: known, key: [word]}").replace(
+    "  - name: counts",
+    "  - name: known\n    inputs: [{from: words}]\n    lookup: {table: {path: known.csv,"
+    " schema: 'id string, n long'}, key: [{column: word, of: id}], columns: [{name: n}],"
+    " missing: Fail}\n  - name: counts",
+)
+GATED = WORDS.replace(
+    "files: {path: rows, format: jsonLines}",
+    'custom: {class: "gatesink:Gated", options: {path: rows, format: jsonLines}}',
 )
 FUNCTION = WORDS.replace("split: {column: value, into: word}", 'function: "wordsteps:split_batch"')
 BEHIND = WORDS.replace("[{from: counts}]", "[{from: more}]").replace(
@@ -98,6 +112,10 @@ class Ahead(SparkWindows):
         self.shape = result.shape
         return list(result.reports)
 
+    def begin(self, intent: Intent) -> Prepared | None:
+        """Begin with a window whose turn has not come."""
+        return self.runner.prepare(self.announced(intent))
+
     def feed(self, *words: str) -> Path:
         self.fed += Counter(words)
         folder = Path(self.program.base_path)
@@ -134,18 +152,17 @@ def test_two_wait_for_their_turn(windows):
     """The second is begun while nobody has asked for the first one yet."""
     run = windows()
     run.count("a")
-    words, waiting = [("a", "b"), ("b", "b")], []
-    run.run_tasks = lambda plan: waiting.append((plan, run.runner.prepare(plan))) or []
-    for one in words:
-        run.feed(*one)
-        run.attempt(run.plan())
+    waiting = []
+    for words in (("a", "b"), ("b", "b")):
+        run.feed(*words)
+        plan = run.announced(run.plan())
+        waiting.append((plan, run.runner.prepare(plan)))
         run.window += 1
     for plan, begun in waiting:
         result = run.runner.run(replace(plan, chains=run.chains), begun)
         assert result.shape == (1, 1)
         for name, segment in (found for report in result.reports for found in report.segments):
             run.chains[name] = (*run.chains.get(name, ()), segment)
-    del run.run_tasks
     assert run.count("a", "b") == (1, 1)
 
 
@@ -154,14 +171,10 @@ def test_another_attempt_of_the_window_runs_whole(windows):
     run = windows()
     run.count("a")
     run.feed("a", "b")
-    intent, prepared = run.plan(), []
-    run.run_tasks = lambda plan: prepared.append(run.runner.prepare(plan)) or []
-    run.attempt(intent)
-    del run.run_tasks
-    assert isinstance(prepared[0], AheadRun)
+    intent = run.plan()
+    assert isinstance(run.begin(intent), AheadRun)
     run.prepares = False
-    outcome = run.attempt(intent)
-    run.check(outcome, ["a", "b"])
+    run.check(run.attempt(intent), ["a", "b"])
     assert run.shape == (1,)
 
 
@@ -177,16 +190,119 @@ def test_a_worker_that_dies_before_the_turn_costs_no_more_than_the_work(windows)
     assert run.prepared is None
 
 
-def test_the_text_says_for_how_long():
+def test_a_worker_that_dies_with_two_windows_says_nothing_of_either(windows, tmp_path):
+    """The one whose turn it is runs again as another attempt, beside which none is begun."""
+    run = windows(GATED)
+    gate = tmp_path / "gate"
+    run.count("a")
+    run.feed("a", "b")
+    first = run.plan()
+    with held(run, first, gate) as told:
+        run.feed("c")
+        second = run.plan()
+        assert isinstance(run.begin(replace(second, window=first.window + 1)), AheadRun)
+        os.kill(run.worker(), signal.SIGKILL)
+        with pytest.raises(AttemptDied, match="which had begun with the next window, too") as died:
+            told()
+    assert died.value.ended
+    assert died.value.evidence is Evidence.NONE
+    run.check(run.attempt(first), ["a", "b"])
+    assert run.shape == (1,)
+    assert run.prepared is None
+
+
+def test_a_first_pass_runs_while_another_window_does(windows, tmp_path):
+    run = windows(GATED)
+    gate = tmp_path / "gate"
+    run.count("a")
+    run.count("a")  # from here on a thread of the worker listens
+    run.feed("a", "b")
+    first = run.plan()
+    with held(run, first, gate) as told:
+        run.feed("c")
+        second = replace(run.plan(), window=first.window + 1)
+        assert isinstance(run.begin(second), AheadRun)
+        key = run.log.slice_key(run.current, second.window % SLICES)
+        until(lambda: any(b"m" in f for _, f in entries(run.log, key)), "its ack message", WAIT_S)
+        assert not told.over()
+        gate.unlink()
+        assert told().shape == (1,)
+
+
+def entries(log, key):
+    return [entry for found in log.read({key: "0-0"}).values() for entry in found]
+
+
+@contextmanager
+def held(run, intent, gate):
+    """While an attempt of a window waits at the gate of its sink; what it came to, when asked."""
+    plan = run.announced(intent)
+    gate.touch()
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(run.runner.run, plan)
+        until(lambda: gate.with_name("waits").exists(), "a window at the gate", WAIT_S)
+
+        def told():
+            return future.result(WAIT_S)
+
+        told.over = future.done
+        try:
+            yield told
+        finally:
+            gate.unlink(missing_ok=True)
+
+
+def test_a_worker_that_ends_between_windows_counts_too(windows):
+    """Spark runs the task again before anybody asks for it."""
+    run = windows()
+    run.count("a")
+    run.between = lambda: end_and_come_back(run)
+    assert run.count("a", "b") == (1,)
+    run.between = lambda: None
+    run.count("b")
+    assert run.prepared is None
+
+
+def end_and_come_back(run) -> None:
+    before = run.worker()
+    os.kill(before, signal.SIGKILL)
+    until(lambda: run.stay().runs == 2, "the task again", WAIT_S)
+
+
+def test_each_time_it_is_alone_for_twice_as_long_until_all_went_well(monkeypatch):
+    now_s = 1000.0
+    monkeypatch.setattr(residents.time, "monotonic", lambda: now_s)
+    resident = Resident(None, Place("nowhere"), "test")
+    lasting_s = []
+    for window in range(6):
+        stay = residents._Stay(1, "kit", "group", aheads={AttemptId(1, window, 1)})
+        resident._worker_ended(stay)
+        resident._worker_ended(stay)  # it had none any more
+        lasting_s.append(resident._alone_until_s - now_s)
+    assert lasting_s == [60.0, 120.0, 240.0, 480.0, 600.0, 600.0]
+    cancelled = residents._Stay(1, "kit", "group", aheads={AttemptId(1, 9, 1)}, doomed=True)
+    now_s = 5000.0
+    resident._worker_ended(cancelled)
+    assert resident._alone_until_s < now_s
+    for window in range(residents._FORGIVEN):
+        stay.aheads = {AttemptId(1, window, 1)}
+        resident._went_well(stay, AttemptId(1, window, 1))
+    assert resident._alone_s == 60.0
+
+
+def test_the_text_says_for_how_long_and_for_which_kinds():
     text = " ".join((ROOT / "docs" / "guarantees.md").read_text().split())
-    assert residents._SHORTEST_REST_S == 60.0
-    assert residents._LONGEST_ALONE_S == 600.0
+    assert (residents._SHORTEST_ALONE_S, residents._LONGEST_ALONE_S) == (60.0, 600.0)
     assert "for a minute, and twice as long each further time, up to ten minutes" in text
+    *others, last = (kind.name for kind in PROCESSORS if kind.beside)
+    named = ", ".join(f"`{name}`" for name in others) + f" and `{last}`"
+    assert f"sources that come with Millrace, {named}" in text
 
 
 def test_they_run_beside_others_again_later(windows, monkeypatch):
-    monkeypatch.setattr(residents, "_SHORTEST_REST_S", 0.0)
+    monkeypatch.setattr(residents, "_LONGEST_ALONE_S", 0.0)
     run = windows()
+    run.runner._resident._alone_s = 0.0
     run.count("a")
     run.between = lambda: os.kill(run.worker(), signal.SIGKILL)
     run.count("a")
@@ -206,6 +322,17 @@ def test_records_that_cannot_be_read_fail_ahead_as_they_do_else(windows):
     assert all(name == "words" for name, _ in outcome.failed.values())
     assert outcome.verdict.incomplete == {1, 3}
     assert {r["word"]: r["n"] for r in outcome.rows["rows"]} == {"a": 2, "b": 1}
+
+
+def test_rows_are_looked_up_in_tables_ahead(windows, tmp_path):
+    (tmp_path / "known.csv").write_text("id,n\na,1\nb,2\n")
+    run = windows(TABLE)
+    for shape in ((1,), (1, 1)):
+        run.feed('{"word": "a"}', '{"word": "c"}', '{"word": "b"}', '{"word": "a"}')
+        outcome = run.go()
+        assert run.shape == shape
+        assert {s: name for s, (name, _) in outcome.failed.items()} == {1: "known"}
+    assert {r["word"]: r["n"] for r in outcome.rows["rows"]} == {"a": 4, "b": 2}
 
 
 def test_excluded_roots_are_left_out_ahead(windows):
@@ -270,7 +397,7 @@ class Beside(Windows):
         (pieces,) = share(plan.intent, 1, self.sources)
         data, roots = job.encode(), encode_pieces(pieces)
         with Aheads() as aheads:
-            aheads.begin(Work(data, roots, ahead=True))
+            aheads.begin(plan.id, Work(data, roots, ahead=True))
             with suppress(Exception):
                 aheads._begun[plan.id].result()
             self.between()
@@ -320,13 +447,27 @@ def test_a_first_pass_that_takes_too_long_is_none(beside, tmp_path, monkeypatch)
     assert outcome.verdict.complete
 
 
+def test_behind_one_that_takes_too_long_none_is_waited_for(monkeypatch):
+    """All of them would come behind it."""
+    toolbox = SimpleNamespace(program=SimpleNamespace(tuple_timeout_s=0.01))
+    monkeypatch.setattr(ahead, "toolbox_of", lambda job: toolbox)
+    first, second, third = (AttemptId(1, window, 1) for window in (1, 2, 3))
+    aheads = Aheads()
+    aheads._begun = {first: Future(), second: Future()}
+    assert aheads.take(SimpleNamespace(plan=SimpleNamespace(id=first))) is None
+    toolbox.program.tuple_timeout_s = None  # who waited would do so for ever
+    aheads.begin(third, Work(b"", b"", ahead=True))
+    assert list(aheads._begun) == [second]
+    assert aheads.take(SimpleNamespace(plan=SimpleNamespace(id=second))) is None
+
+
 def test_what_a_first_pass_took_is_its_own(beside, tmp_path):
     """Else all windows would seem to take as long as those before them together."""
     run = beside(OBJECTS)
     (tmp_path / "texts" / "a.txt").write_text('{"word": "a"}\n' * 2_000)
     intent = run.plan()
     (pieces,) = share(intent, 1, run.sources)
-    place, took = ahead._Place(), []
+    place, took = ahead._Side(), []
     for number in range(20):
         attempt = AttemptId(1, 1, 1 + number)
         run.log.append_control(1, Open(attempt, intent.roots, run.program.tracked_edges, SLICES))
@@ -361,13 +502,22 @@ def test_what_is_lost_between_the_threads_is_seen_by_the_ackers(beside, tmp_path
     assert run.attempt(outcome.intent).verdict.complete
 
 
+NUMBERS = """
+sources: [{name: numbers, SOURCE}]
+processors:
+  - name: counts
+    inputs: [{from: numbers, key: [n]}]
+    aggregate: {columns: [{name: many, function: count}]}
+sinks: [{name: rows, inputs: [{from: counts}], files: {path: rows, format: jsonLines}}]
+"""
+
+
 def test_a_source_of_the_users_is_not_read_ahead(tmp_path, uid):
-    program = compiled(WORDS, tmp_path, uid)
-    assert runs_beside(program)
-    (source,) = program.sources
-    spec = replace(source.connector, kind="theirs:Source", target="")
-    theirs = {**program.components, source.name: replace(source, connector=spec)}
-    assert not runs_beside(replace(program, components=theirs))
+    theirs = 'custom: {class: "numbersource:Numbers", options: {count: 3}}'
+    ours = 'files: {path: texts, format: jsonLines, schema: "n long"}'
+    for source, beside in ((theirs, False), (ours, True)):
+        program = compiled(NUMBERS.replace("SOURCE", source), tmp_path, uid)
+        assert runs_beside(program) == beside
 
 
 def test_a_changed_program_begins_in_another_task(windows):

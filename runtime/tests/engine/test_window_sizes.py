@@ -140,7 +140,7 @@ def test_one_root_is_one_task_and_replays_tell_nothing_of_others() -> None:
 def test_of_another_program_nothing_is_known() -> None:
     sizes = WindowSizes()
     alone(sizes, 3.0, 3.0, 3.0)
-    sizes.forget()
+    sizes.forget(beside=False)
     assert largest(sizes) == FEW_ROOTS
 
 
@@ -166,7 +166,7 @@ def test_a_larger_window_is_one_task_once_three_have_shown_that_it_is_soon_done(
         assert largest(sizes) == FEW_ROOTS
         large(sizes, 1e-6)
     assert largest(sizes) == SOON_ROOTS
-    sizes.forget()
+    sizes.forget(beside=False)
     assert largest(sizes) == FEW_ROOTS
 
 
@@ -226,7 +226,7 @@ def test_behind_a_larger_window_of_one_task_that_died_all_are_several_for_a_whil
     large(sizes, *[0.0] * _FORGIVEN, whole=True)
     late(sizes, 30, tasks)
     sizes.died(10_000)
-    sizes.forget()
+    sizes.forget(beside=False)
     large(sizes, 0.0, 0.0, 0.0, tasks=tasks)
     assert largest(sizes) == MOST_ROOTS
 
@@ -263,6 +263,18 @@ def test_never_above_the_number_that_was_asked_for(most: int) -> None:
     assert largest(sizes) == most
 
 
+def test_where_first_passes_run_beside_larger_windows_are_one_task_until_the_program_changes():
+    sizes = WindowSizes(beside=True)
+    each_s = (soon_s(2) + soon_s(2, beside=True)) / 2 / 10_000
+    large(sizes, *[each_s] * 3)
+    assert sizes.one_task(10_000, 2)
+    large(sizes, *[LONGER * soon_s(2, beside=True) / 10_000 * 0.99] * 3, whole=True)
+    assert sizes.one_task(10_000, 2)
+    sizes.forget(beside=False)
+    large(sizes, *[each_s] * 3)
+    assert not sizes.one_task(10_000, 2)
+
+
 def test_the_text_says_what_a_small_window_is() -> None:
     text = " ".join((ROOT / "docs" / "guarantees.md").read_text().split())
     assert f"More than {FEW_ROOTS:,} roots are one Spark job" in text
@@ -271,7 +283,7 @@ def test_the_text_says_what_a_small_window_is() -> None:
     assert f"is at most {soon_s(2) * 1000:.0f} ms with `spec.parallelism: 2`" in text
     assert f"{soon_s(4) * 1000:.0f} ms with 4" in text
     two, four, many = (round(soon_s(slots, beside=True) * 1000) for slots in (2, 4, 10**6))
-    assert f"as said above, {two} ms, {four} ms and {many} ms" in text
+    assert f"may run beside it as said above, {two} ms, {four} ms and {many} ms" in text
     assert f"ever closer to {SEVERAL_S * 1000:.0f} ms with more" in text
     assert LONGER == 1.25
     assert "until it takes a quarter longer than that" in text

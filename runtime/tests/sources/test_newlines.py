@@ -50,7 +50,8 @@ def test_nothing_behind_the_text_is_read() -> None:
     for size in range(20):
         held = np.full(40, 0x0A, np.uint8)
         held[:size] = 0x61
-        offsets, packed = np.empty(9, np.int32), np.empty(48, np.uint8)
-        lines, flags = newlines._cut(held[:size], offsets, packed)
+        offsets, packed = np.empty(9, np.int32), np.full(size + 16, 0x5A, np.uint8)
+        lines, flags = newlines._cut(held[:size], offsets, packed[:size])
+        assert (packed[size:] == 0x5A).all()
         assert (lines, flags) == (1 if size else 0, 0)
         assert offsets[lines] == size

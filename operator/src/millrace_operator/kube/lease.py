@@ -2,15 +2,18 @@
 
 The holder renews the Lease; others take it over when it has not changed for its whole duration by
 their own monotonic clock, so that no two clocks are compared. One that has only just started need
-not wait for what has run out long before, as where the holder's node is gone: it asks the API
-server how old the Lease is by the server's own times, and allows for several API servers whose
-clocks differ. No clock of a holder is compared with anything.
+not wait so long for what has run out before, as where the holder's node is gone: it asks the API
+server how old the Lease is by the server's own times. Those of several API servers may differ, or
+one may be put right by a jump: so that is believed of the first version alone that it sees, and of
+one that nobody renews for longer than a holder takes to. No clock of a holder is compared with
+anything.
 
 Every write stands under the Lease's ``resourceVersion``. The holder itself counts from before it
 asked, and gives up earlier than others may take over. If in spite of that two operators act for a
 moment, the conditions of ``kube.acting`` keep them from doing the same twice.
 
-An operator that dies as holder is followed after the duration; one that ends gives the Lease back.
+An operator that dies as holder is followed after the duration at the latest; one that ends gives
+the Lease back.
 """
 
 from __future__ import annotations
@@ -36,10 +39,14 @@ RENEW_WITHIN_S = 10.0
 """A holder that has not renewed for so long stops."""
 
 SERVERS_DIFFER_S = 5.0
-"""A Lease has run out by the times of API servers only so much later. With what its holder stops
-earlier their clocks, to the second each, may differ by eight seconds before two operators lead."""
+"""A Lease has run out by the times of API servers only so much later."""
 
 TURN_S = 2.0
+SOON_S = 0.5
+"""The same where a Lease seems to have run out before this process saw it."""
+
+UNRENEWED_S = 2.5
+"""A holder takes a turn, and the time of an answer, to renew."""
 
 
 class Move(StrEnum):
@@ -49,14 +56,17 @@ class Move(StrEnum):
     RENEW = "Renew"
     TAKE = "Take"
     WAIT = "Wait"
+    LOOK = "Look again soon"
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A version of the Lease, and since when it is the same, by the monotonic clock."""
+    """A version of the Lease, and since when it is the same, by the monotonic clock; whether it is
+    the ``first`` that this process has seen."""
 
     version: str
     since_s: float
+    first: bool = False
 
 
 def move(
@@ -73,10 +83,12 @@ def move(
     if not holder:
         return Move.TAKE
     lasting_s = spec.get("leaseDurationSeconds") or DURATION_S
-    if now_s - watched.since_s > lasting_s:
+    silent_s = now_s - watched.since_s
+    if silent_s > lasting_s:
         return Move.TAKE
-    long_over = age_s is not None and age_s > lasting_s + SERVERS_DIFFER_S
-    return Move.TAKE if long_over else Move.WAIT
+    if watched.first and age_s is not None and age_s > lasting_s + SERVERS_DIFFER_S:
+        return Move.TAKE if silent_s > UNRENEWED_S else Move.LOOK
+    return Move.WAIT
 
 
 class Lease:
@@ -98,7 +110,9 @@ class Lease:
         self._name = name
         self._me = me
         self._clock = clock or SystemClock()
-        self._watched = Watched("", 0.0)
+        self._watched: Watched | None = None
+        self.turns_s = TURN_S
+        """How long after this turn the next one is due."""
         self._renewed_s: float | None = None
         self._answered_s = float("-inf")
         self._turned_s = self._clock.monotonic_s()
@@ -123,10 +137,13 @@ class Lease:
         found, age_s = self._objects.aged(path)
         self._answered_s = self._clock.monotonic_s()
         version = "" if found is None else found["metadata"]["resourceVersion"]
-        if version != self._watched.version:
-            self._watched = Watched(version, self._answered_s)
+        before = self._watched
+        if before is None or version != before.version:
+            self._watched = Watched(version, self._answered_s, before is None)
+        assert self._watched is not None
         next_move = move(found, self._me, self._watched, self._answered_s, age_s)
-        if next_move is Move.WAIT:
+        self.turns_s = SOON_S if next_move is Move.LOOK else TURN_S
+        if next_move in (Move.WAIT, Move.LOOK):
             self._renewed_s = None
             return
         wanted = self._wanted(found, next_move)
@@ -197,4 +214,4 @@ def keep(lease: Lease, stopped: threading.Event, changed: Callable[[bool], None]
         if lease.leads() != led:
             led = not led
             changed(led)
-        stopped.wait(TURN_S)
+        stopped.wait(lease.turns_s)

@@ -1,8 +1,8 @@
 """Lines of a text as Arrow's strings have them: bytes without the newlines, and where each begins.
 
 The loop takes eight bytes at once, and writes eight too: what is too many of them lies behind the
-line, where the next one is written. Numba does not check bounds; nothing is read outside of the
-text.
+line, where the next one is written, and never behind as many bytes as were read. Numba does not
+check bounds; nothing is read outside of the text.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ _NEWLINE, _RETURN = 0x0A, 0x0D
 _ONES, _TOPS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
 _NEWLINES, _RETURNS = np.uint64(0x0A0A0A0A0A0A0A0A), np.uint64(0x0D0D0D0D0D0D0D0D)
 _THREE = np.uint64(3)
-_SPARE_BYTES = 8
-
 _BEYOND_ASCII, _HAS_RETURNS = 1, 2
 
 
@@ -99,7 +97,7 @@ def cut(text: bytes, lines: int) -> Packed:
     """A text of less than 2 GiB cut at its newlines; behind the last one comes a line only if
     there is something. ``lines`` is about how many there are."""
     data = np.frombuffer(text, np.uint8)
-    packed = np.empty(len(data) + _SPARE_BYTES, np.uint8)
+    packed = np.empty(len(data), np.uint8)
     while True:
         offsets = np.empty(lines + 1, np.int32)
         found, flags = _cut(data, offsets, packed)

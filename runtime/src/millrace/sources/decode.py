@@ -50,7 +50,8 @@ class Decoder(ABC):
 
     def decode_plain(self, data: bytes, records: int) -> pa.RecordBatch | None:
         """One row for each line of ``data``, which begins with one, at a stroke: the same rows as
-        by ``decode``, without an error. None where that cannot be had."""
+        by ``decode``, without an error. ``records`` is how many there should be. None where that
+        cannot be had."""
         return None
 
 

@@ -9,17 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from millrace.engine.program.program import Component, Program
+from millrace.engine.program.program import Program
 from millrace.topology.parts import Role
 
 if TYPE_CHECKING:
     from pyspark.core.rdd import RDD
-
-_OURS = "millrace."
-_COMPILED = frozenset(
-    f"millrace.engine.task.steps.making:{step}" for step in ("split", "json", "lookup", "aggregate")
-)
-"""Steps that call no code of the user's, and keep nothing that two threads could meet at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +28,8 @@ class FirstPassRun:
 
 @dataclass(frozen=True, slots=True)
 class AheadRun:
-    """The first pass of an attempt in the task that stays, which knows itself what came of it."""
+    """The first pass of an attempt in the task that stays, which knows itself what came of it: to
+    the driver it says that there is one, and no more."""
 
 
 Prepared = FirstPassRun | AheadRun
@@ -53,14 +48,5 @@ def runs_beside(program: Program) -> bool:
     A worker that ends meanwhile must not be taken for one that code of the user's has ended, so
     that there is none of it in the program; but for sinks, which get no tuple that could be blamed.
     """
-    return reads_only(program) and all(map(_is_compiled, program.components.values()))
-
-
-def _is_compiled(component: Component) -> bool:
-    match component.role:
-        case Role.SOURCE:
-            return bool(component.connector.target.startswith(_OURS))
-        case Role.PROCESSOR:
-            return component.step in _COMPILED
-        case Role.SINK:
-            return True
+    parts = (c for c in program.components.values() if c.role is not Role.SINK)
+    return reads_only(program) and all(component.beside for component in parts)

@@ -64,9 +64,12 @@ _CLOSE_S = 1.0
 any more to hear of it."""
 
 _SHORTEST_REST_S, _LONGEST_REST_S = 60.0, 3600.0
-_LONGEST_ALONE_S = 600.0
-"""No first pass runs beside another attempt for so long at most, where a worker has ended that had
-one: each further time for twice as long."""
+_SHORTEST_ALONE_S, _LONGEST_ALONE_S = 60.0, 600.0
+"""For so long no first pass runs beside another attempt where a worker has ended that had one: each
+further time for twice as long."""
+
+_FORGIVEN = 300
+"""So many attempts that were begun ahead, and that is as at the beginning."""
 
 _PAUSE_S = 0.1
 _GREETINGS = 16
@@ -77,13 +80,19 @@ class NotResidentError(EngineError):
     """There is no task that stays; the window is a job of its own."""
 
 
+class BesideError(EngineError):
+    """A worker has ended that had begun with the next attempt beside this one. Which of them it was
+    nobody can know, so it says nothing of either: this one is to run again, with none beside it."""
+
+
 @dataclass(slots=True)
 class _Stay:
     """One job of Spark's, from its submission to its end.
 
     ``runs`` counts Spark's runs of its task up to the last that has connected, ``attempt`` is what
-    it works on, ``aheads`` are those whose first pass it was to begin with, and what is
-    ``doomed`` is not used any more.
+    it works on, ``aheads`` are those whose first pass its worker was to begin with, ``beside``:
+    one has ended that had begun with one behind ``attempt``. What is ``doomed`` is not used any
+    more.
     """
 
     number: int
@@ -93,6 +102,7 @@ class _Stay:
     runs: int = 0
     attempt: AttemptId | None = None
     aheads: set[AttemptId] = field(default_factory=set)
+    beside: bool = False
     doomed: bool = False
     over: bool = False
     failure: Exception | None = field(default=None, repr=False)
@@ -118,7 +128,8 @@ class Resident:
         self._begun = 0
         self._misses = 0
         self._rests_until_s = 0.0
-        self._alone_until_s, self._alone_s = 0.0, _SHORTEST_REST_S
+        self._alone_until_s, self._alone_s = 0.0, _SHORTEST_ALONE_S
+        self._well = 0
         self._closed = False
         self._told = False
 
@@ -134,7 +145,7 @@ class Resident:
             raise EngineError("cancelled")
         stay = self._ready(kit)
         with self._change:
-            stay.attempt = attempt  # from here on ``cancel`` finds it
+            stay.attempt, stay.beside = attempt, False  # from here on ``cancel`` finds it
         begun = 0
         try:
             while True:
@@ -147,11 +158,13 @@ class Resident:
                     begun += 1
                     said, made = link.receive("made")
                     _same(attempt, said)
-                    with self._change:
-                        stay.aheads = {a for a in stay.aheads if a.window > attempt.window}
+                    self._went_well(stay, attempt)
                     return list(made)
                 except LinkError:
                     self._lost(stay, link)
+                    if stay.beside and not is_cancelled():
+                        text = "its worker has ended, which had begun with the next window, too"
+                        raise BesideError(text) from None
         except BaseException:
             self._doom(stay)
             raise
@@ -277,6 +290,8 @@ class Resident:
         with self._change:
             stay.over, stay.failure = True, failure
             link, stay.link = stay.link, None
+            if link is not None:
+                self._worker_ended(stay)
             self._change.notify_all()
         if link is not None:
             link.close()
@@ -308,10 +323,24 @@ class Resident:
         with self._change:
             if stay.link is link:
                 stay.link = None
-            if stay.aheads:
-                # It may have been what the worker died of, as for want of memory.
-                self._alone_until_s = time.monotonic() + self._alone_s
-                self._alone_s = min(2 * self._alone_s, _LONGEST_ALONE_S)
+                self._worker_ended(stay)
+
+    def _worker_ended(self, stay: _Stay) -> None:
+        """One run of its task is over, and what its worker had begun with is gone; that may have
+        been what it died of, as for want of memory. Once for each run."""
+        if stay.aheads and not stay.doomed:
+            self._alone_until_s = time.monotonic() + self._alone_s
+            self._alone_s, self._well = min(2 * self._alone_s, _LONGEST_ALONE_S), 0
+        mine = stay.attempt
+        stay.beside = mine is not None and any(a.window > mine.window for a in stay.aheads)
+        stay.aheads.clear()
+
+    def _went_well(self, stay: _Stay, attempt: AttemptId) -> None:
+        with self._change:
+            self._well += attempt in stay.aheads
+            if self._well >= _FORGIVEN:
+                self._alone_s = _SHORTEST_ALONE_S
+            stay.aheads = {a for a in stay.aheads if a.window > attempt.window}
 
     def _missed(self, why: str) -> None:
         self._misses += 1
@@ -401,6 +430,8 @@ class Resident:
             stay = self._stay
             mine = stay is not None and not stay.over and stay.number == caller.number
             if stay is not None and mine and caller.run + 1 >= stay.runs:
+                if stay.link is not None:
+                    self._worker_ended(stay)
                 old, stay.link = stay.link, link
                 stay.runs = caller.run + 1
                 self._change.notify_all()

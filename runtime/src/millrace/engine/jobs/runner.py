@@ -36,7 +36,7 @@ from millrace.engine.jobs.firstpass import (
 )
 from millrace.engine.jobs.jvm import private_folder
 from millrace.engine.jobs.notices import await_deaths
-from millrace.engine.jobs.resident import NotResidentError, Resident
+from millrace.engine.jobs.resident import BesideError, NotResidentError, Resident
 from millrace.engine.jobs.session import FOLDER, SHIPPED, sql_session
 from millrace.engine.jobs.shares import share
 from millrace.engine.jobs.sizes import FEW_ROOTS, MOST_ROOTS, WindowSizes
@@ -189,7 +189,7 @@ class AttemptRunner:
             return None
         services = self._services()
         if self._is_whole(plan.intent):
-            return self._ahead(plan, services) if runs_beside(program) else None
+            return self._ahead(program, plan, services) if runs_beside(program) else None
         try:
             job = Job(self._kit(program, services.passwords), plan, services, False).encode()
             self._own_jobs(plan.id)
@@ -204,9 +204,9 @@ class AttemptRunner:
         except (Py4JError, PySparkException, OSError) as error:
             raise self._failed(plan, services, error) from error
 
-    def _ahead(self, plan: AttemptPlan, services: Services) -> AheadRun | None:
+    def _ahead(self, program: Program, plan: AttemptPlan, services: Services) -> AheadRun | None:
         """Begin with an attempt in the task that stays, where there is one."""
-        kit = self._kit(self._program, services.passwords)
+        kit = self._kit(program, services.passwords)
         job = Job(kit, plan, services, True).encode()
         (share,) = self._payload(plan.intent, 1)
         told = self._resident.ahead(kit, plan.id, Work(job, share, ahead=True))
@@ -247,7 +247,7 @@ class AttemptRunner:
     def _as_several(self, intent: Intent, error: BaseException) -> AttemptDied | None:
         """What has a larger window, which failed as one task, run again as several, if that may
         help. They may have room for what one had none for, so it says nothing of the roots."""
-        died = isinstance(error, AttemptDied) and not error.member_lost
+        died = isinstance(error, AttemptDied) and not (error.member_lost or error.ended)
         if not (died or isinstance(error, ObjectTooLargeError)):
             return None
         self._sizes.died(intent.roots)
@@ -302,7 +302,8 @@ class AttemptRunner:
         self._resident.end()
 
     def drop(self, attempt: AttemptId) -> None:
-        """End what ``prepare`` has begun of an attempt that is not run."""
+        """End what ``prepare`` has begun of an attempt that is not run. In the task that stays a
+        first pass runs to its end, for nobody."""
         self._context._jsc.sc().cancelJobGroup(self._group(attempt))
 
     def cancel_all(self) -> None:
@@ -431,6 +432,10 @@ class AttemptRunner:
             return self._resident.run(kit, plan.id, work, lambda: plan.id in cancelled)
         except NotResidentError:
             return None
+        except BesideError as error:
+            if self._spark_ended():
+                raise self._failed(plan, services, error) from error
+            raise AttemptDied(str(error), ended=True) from error
         except EngineError as error:
             raise self._failed(plan, services, error) from error
 

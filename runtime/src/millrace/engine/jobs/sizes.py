@@ -28,7 +28,8 @@ LONGER = 1.25
 in one place would have to be fetched in another."""
 
 OVERLAPPED = 0.75
-"""So much of what one task does holds the next window up where first passes run beside others."""
+"""So much of what one task does holds the next window up where first passes run beside others: the
+first pass is about that in a count of words (``make profile``), and is never done in no time."""
 
 GAIN_S = 0.1
 """By so much at least are several tasks to be sooner done with user code than one."""
@@ -62,7 +63,7 @@ class WindowSizes:
         self._limit = most_roots
         self.forget(beside)
 
-    def forget(self, beside: bool = False) -> None:
+    def forget(self, beside: bool) -> None:
         """The program is another one."""
         self._beside = beside
         self._code_alone_s: tuple[float, ...] = ()

@@ -110,13 +110,20 @@ def _component(draft: Draft, part: Source | Processor | Sink, number: int) -> Co
         remedy = "write it as a number or a text"
         check_carried(f"spec.sources[{part.name}]", output, remedy)
         spec = SourceSpec.of(part, draft.options.base_path)
-        return replace(base, role=Role.SOURCE, output=output, connector=spec)
+        ours = spec.target.startswith("millrace.")
+        return replace(base, role=Role.SOURCE, output=output, connector=spec, beside=ours)
     incoming = _input_schema(draft, part)
     if isinstance(part, Sink):
         spec_of_sink = SinkSpec.of(part, draft.options.base_path)
         return replace(base, role=Role.SINK, connector=spec_of_sink, output=incoming)
     ttl_ms = part.ttl.milliseconds if part.ttl is not None else 0
-    base = replace(base, step=part.kind.step, combines=part.kind.combines, ttl_ms=ttl_ms)
+    base = replace(
+        base,
+        step=part.kind.step,
+        combines=part.kind.combines,
+        beside=part.kind.beside and part.kind.name not in PROCESSORS.packages,
+        ttl_ms=ttl_ms,
+    )
     return _processor(draft, part, base, incoming)
 
 

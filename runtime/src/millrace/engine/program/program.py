@@ -138,6 +138,9 @@ class Component:
     """What makes the step of a processor in a task, as ``module:function``."""
     combines: bool = False
     """Whether its inputs are combined by key before the exchange."""
+    beside: bool = False
+    """Whether it may run on a second thread of a worker (``ProcessorKind.beside``); of a source,
+    whether it comes with Millrace."""
     many: bool = False
     """Whether the outputs of one tuple get an ordinal each in the root order."""
     order_sensitive: bool = False

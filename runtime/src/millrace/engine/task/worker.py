@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Lock
 from time import monotonic
 from typing import Any
 
@@ -94,6 +95,7 @@ class ProcessToolbox:
         self.states = StateHost()
         self._functions: dict[str, FunctionSpec] = {}
         self._folder = folder
+        self._opening = Lock()
         self.tables = {n: one for n, one in (tables or {}).items() if n in program.tables}
         self.garbage = Garbage()
 
@@ -111,9 +113,10 @@ class ProcessToolbox:
         return open_sink(component.connector)
 
     def table(self, name: str) -> TableIndex:
-        if name not in self.tables:
-            self.tables[name] = TableIndex(self._folder / name)
-        return self.tables[name]
+        with self._opening:
+            if name not in self.tables:
+                self.tables[name] = TableIndex(self._folder / name)
+            return self.tables[name]
 
     def preload(self) -> None:
         """Import all code that the program names, of which nothing is made or called, and load its
@@ -130,8 +133,11 @@ class ProcessToolbox:
 
 
 _PROCESS: dict[str, ProcessToolbox] = {}
+_MAKING = Lock()
+"""Two threads may want the tools of a program that nobody has loaded yet."""
 _JOBS: dict[str, Job] = {}
 _JOBS_KEPT = 4
+"""That of the attempt that runs, those whose first pass runs or waits, and one more."""
 
 
 def load_job(data: bytes) -> Job:
@@ -170,6 +176,11 @@ def toolbox_of(job: Job) -> ProcessToolbox:
 
 
 def _toolbox(kit: str) -> ProcessToolbox:
+    with _MAKING:
+        return _found(kit)
+
+
+def _found(kit: str) -> ProcessToolbox:
     toolbox = _PROCESS.get(kit)
     if toolbox is None:
         place = _place_of(kit)
@@ -213,6 +224,7 @@ class TaskRun:
     def __init__(
         self,
         job: Job,
+        toolbox: ProcessToolbox,
         task: TaskId,
         passes: Sequence[Pass],
         partitions: int,
@@ -221,8 +233,8 @@ class TaskRun:
     ) -> None:
         self._began_s = monotonic()
         self.job = job
-        self.toolbox = toolbox_of(job)
-        program, plan = self.toolbox.program, job.plan
+        self.toolbox = toolbox
+        program, plan = toolbox.program, job.plan
         self.bench = bench
         self.partitions = partitions
         self.last = passes[-1].number == program.passes[-1].number
@@ -253,7 +265,7 @@ class TaskRun:
         begin_task(toolbox, job, task)
         passes = program.passes[pass_no : None if job.whole else pass_no + 1]
         partitions = 1 if job.whole else program.parallelism
-        return cls(job, task, passes, partitions, toolbox.bench)
+        return cls(job, toolbox, task, passes, partitions, toolbox.bench)
 
     def complete(
         self,

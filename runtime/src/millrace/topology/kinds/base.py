@@ -233,6 +233,9 @@ class ProcessorKind(Kind[S]):
     in_jvm: ClassVar[bool] = False
     """Whether it may run in the JVM while its source is read; ``runs_in_jvm`` says whether it
     does."""
+    beside: ClassVar[bool] = False
+    """Whether its step calls no code of the user's and may run on a second thread of a worker,
+    beside the same step of another window."""
     combines: ClassVar[bool] = False
     """Whether its inputs are combined by key before the exchange; their columns may differ. The
     compiled component says what is combined (``rows``, ``columns``), and its step is derived from

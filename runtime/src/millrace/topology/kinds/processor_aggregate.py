@@ -85,6 +85,7 @@ class AggregateProcessorKind(ProcessorKind[AggregateSettings]):
     fillers = {"columns": [{"name": "unnamed", "function": "count"}], "function": "count"}
     compiler = "millrace.engine.program.kinds:aggregate"
     step = "millrace.engine.task.steps.making:aggregate"
+    beside = True
     combines = True
     shows = "millrace.state.keyed.query:declared_results"
     totals = (

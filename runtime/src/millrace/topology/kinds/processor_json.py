@@ -78,6 +78,7 @@ class JsonProcessorKind(ProcessorKind[JsonSettings]):
     }
     compiler = "millrace.engine.program.kinds:json"
     step = "millrace.engine.task.steps.making:json"
+    beside = True
 
     def summary(self, settings: JsonSettings) -> str:
         return f"json {settings.column} into {', '.join(c.name for c in settings.columns)}"

@@ -146,6 +146,7 @@ class LookupProcessorKind(ProcessorKind[LookupSettings]):
     fillers = {"table": {"path": "unnamed.csv", "schema": "unnamed string"}}
     compiler = "millrace.engine.program.kinds:lookup"
     step = "millrace.engine.task.steps.making:lookup"
+    beside = True
     looks = "millrace.engine.program.tables:look"
     edits = (
         FieldEdit("table", Effect.RESTART, "the driver reads the table at its start"),

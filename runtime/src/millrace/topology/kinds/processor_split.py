@@ -67,6 +67,7 @@ class SplitProcessorKind(ProcessorKind[SplitSettings]):
     fillers = {"column": "value", "into": "piece"}
     compiler = "millrace.engine.program.kinds:split"
     step = "millrace.engine.task.steps.making:split"
+    beside = True
 
     def summary(self, settings: SplitSettings) -> str:
         at = "white space"

@@ -59,11 +59,14 @@ class Aheads:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ahead")
         self._begun: dict[AttemptId, Future[Parcel]] = {}
-        self._place = _Place()
+        self._side = _Side()
+        self._stuck = False
+        """A pass has taken too long: whatever would come behind it had to wait, too."""
 
-    def begin(self, work: Work) -> None:
-        attempt = load_job(work.job).plan.id
-        self._begun[attempt] = self._thread.submit(self._place.first_pass, work)
+    def begin(self, attempt: AttemptId, work: Work) -> None:
+        """Raises ``RuntimeError`` where no thread can be had."""
+        if not self._stuck:
+            self._begun[attempt] = self._thread.submit(self._side.first_pass, work)
 
     def take(self, job: Job) -> Parcel | None:
         """What the first pass of an attempt made; None where there was none, or nothing came of it.
@@ -74,12 +77,16 @@ class Aheads:
         for attempt in list(self._begun):  # another thread may add to them
             if attempt.window <= job.plan.id.window:
                 self._begun.pop(attempt).cancel()
-        if mine is None:
+        if mine is None or self._stuck:
             return None
         try:
             return mine.result(toolbox_of(job).program.tuple_timeout_s)
         except LateError:
-            log.warning("the first pass of %s, begun ahead, takes too long", job.plan.id)
+            self._stuck = True
+            log.warning(
+                "the first pass of %s, begun ahead, takes too long; none is in this task any more",
+                job.plan.id,
+            )
         except Exception as error:  # noqa: BLE001
             # Whatever it was comes again where the attempt is run, and is told there.
             log.info("the first pass of %s was begun ahead in vain: %s", job.plan.id, error)
@@ -105,7 +112,7 @@ def go_on(job: Job, parcel: Parcel) -> list[bytes]:
     return [encode_reports(made)]
 
 
-class _Place:
+class _Side:
     """Where first passes run: what they would share with the task's own is their own here."""
 
     def __init__(self) -> None:
@@ -122,7 +129,7 @@ class _Place:
         mine = task_id(TaskContext.get(), 0, 0)
         task = replace(mine, task_attempt=mine.task_attempt + _AHEAD)
         tools = _Tools(toolbox, self._sources)
-        running = TaskRun(job, task, toolbox.program.passes[:1], 1, self._bench, tools)
+        running = TaskRun(job, toolbox, task, toolbox.program.passes[:1], 1, self._bench, tools)
         try:
             running.run.open()
             runs = tuple(running.run.read(decode_pieces(work.share)))

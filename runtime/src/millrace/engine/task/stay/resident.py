@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from queue import SimpleQueue
 from threading import Thread
@@ -13,8 +14,7 @@ from millrace.engine.program.link import Caller, Place, TaskLink, Work, call
 from millrace.engine.task.stay.ahead import Aheads, go_on
 from millrace.engine.task.worker import FirstPass, load_job
 
-Inbox = SimpleQueue[Work | BaseException | None]
-"""Attempts whose turn has come, ``None`` behind the last, or why no more comes."""
+log = logging.getLogger("millrace.worker")
 
 
 class ResidentTask:
@@ -33,11 +33,10 @@ class ResidentTask:
         list(nothing)
         context = TaskContext.get()
         run = context.attemptNumber() if context is not None else 0
-        with call(self._place, Caller(self._number, run)) as driver, Aheads() as aheads:
-            inbox: Inbox = SimpleQueue()
-            reading = (driver, inbox, aheads)
-            Thread(target=_read, args=reading, name="resident-link", daemon=True).start()
-            while (work := _next(inbox)) is not None:
+        # The connection ends first: the driver need not wait for a first pass that hangs.
+        with Aheads() as aheads, call(self._place, Caller(self._number, run)) as driver:
+            mail = _Mail(driver, aheads)
+            while (work := mail.next()) is not None:
                 attempt = load_job(work.job).plan.id
                 driver.send("begun", attempt)
                 driver.send("made", (attempt, _run(work, partition, aheads)))
@@ -52,22 +51,53 @@ def _run(work: Work, partition: int, aheads: Aheads) -> list[Any]:
     return list(FirstPass(work.job)(partition, [work.share]))
 
 
-def _read(driver: TaskLink, inbox: Inbox, aheads: Aheads) -> None:
-    """Take what the driver sends, also while an attempt runs."""
-    try:
-        while (work := driver.receive("work")) is not None:
-            if work.ahead:
-                aheads.begin(work)
-            else:
-                inbox.put(work)
-    except BaseException as error:  # noqa: BLE001 the boundary of a thread: the task raises it
-        inbox.put(error)
-    else:
-        inbox.put(None)
+class _Mail:
+    """What the driver sends. From the first attempt on that is to be begun ahead a thread reads it,
+    also while another one runs; until then the task does so itself, which is sooner."""
 
+    def __init__(self, driver: TaskLink, aheads: Aheads) -> None:
+        self._driver = driver
+        self._aheads = aheads
+        self._inbox: SimpleQueue[Work | BaseException | None] | None = None
 
-def _next(inbox: Inbox) -> Work | None:
-    found = inbox.get()
-    if isinstance(found, BaseException):
-        raise found
-    return found
+    def next(self) -> Work | None:
+        """The attempt whose turn has come; None where no more comes. Raises as ``receive``."""
+        while self._inbox is None:
+            work: Work | None = self._driver.receive("work")
+            if work is None or not work.ahead:
+                return work
+            self._begin(work)
+            self._read_on()
+        found = self._inbox.get()
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def _read_on(self) -> None:
+        inbox: SimpleQueue[Work | BaseException | None] = SimpleQueue()
+        reader = Thread(target=self._read, args=(inbox,), name="resident-link", daemon=True)
+        try:
+            reader.start()
+        except RuntimeError as error:
+            log.warning("no first pass is begun while another attempt runs: %s", error)
+        else:
+            self._inbox = inbox
+
+    def _read(self, inbox: SimpleQueue[Work | BaseException | None]) -> None:
+        try:
+            while (work := self._driver.receive("work")) is not None:
+                if work.ahead:
+                    self._begin(work)
+                else:
+                    inbox.put(work)
+        except BaseException as error:  # noqa: BLE001 the boundary of a thread: the task raises it
+            inbox.put(error)
+        else:
+            inbox.put(None)
+
+    def _begin(self, work: Work) -> None:
+        try:
+            self._aheads.begin(load_job(work.job).plan.id, work)
+        except Exception as error:  # noqa: BLE001
+            # It is worth a try and no more; whatever it was comes again where the attempt is run.
+            log.warning("a first pass is not begun ahead: %s", error)
