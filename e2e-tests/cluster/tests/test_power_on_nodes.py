@@ -17,8 +17,10 @@ from words_on_nodes import TWICE, WAIT_S, Campaign, Space, campaign_of, check
 
 from millrace.homes.pods import Role
 from millrace_e2e.waiting import until
+from millrace_operator.kube.lease import DURATION_S
 
 NODES = ("n1", "n2")
+OPERATORS = ("-n", SYSTEM, "get", "pods", "-l", "app.kubernetes.io/name=millrace", "-o", "json")
 NODE_S, BACK_S = 60, 90
 """A node comes back long after its driver has a successor."""
 
@@ -68,6 +70,8 @@ def lose_power(campaign: Campaign, operator_too: bool) -> None:
         "recovery_s": round(killed["recovery_s"] - noticed_s, 1),
     }
     print(json.dumps(told), flush=True)
+    if operator_too:
+        assert led_after_s(space) < DURATION_S, "it has waited for the Lease of the lost one"
     campaign.await_words()
     space.await_ready()
 
@@ -78,12 +82,20 @@ def not_ready_at(space: Space) -> datetime:
     return max(datetime.fromisoformat(one["lastTimestamp"]) for one in told)
 
 
+def led_after_s(space: Space) -> float:
+    """How long the operator's pod was there when it took the Lease, by clocks of one machine."""
+    found = json.loads(space.shell.must("kubectl", *OPERATORS))["items"]
+    lease = space.get("lease", "millrace-operator", "-n", SYSTEM)["spec"]
+    (pod,) = (one for one in found if lease["holderIdentity"].startswith(one["metadata"]["name"]))
+    made = datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
+    return (datetime.fromisoformat(lease["acquireTime"]) - made).total_seconds()
+
+
 def move_operator(space: Space, node: str, onto: bool) -> None:
     """Have the operator run on this node, or on another one."""
-    pods = ("-n", SYSTEM, "get", "pods", "-l", "app.kubernetes.io/name=millrace", "-o", "json")
 
     def there() -> list[bool]:
-        found = json.loads(space.shell.must("kubectl", *pods))["items"]
+        found = json.loads(space.shell.must("kubectl", *OPERATORS))["items"]
         return [one["spec"].get("nodeName") == node for one in found]
 
     if there() == [onto]:
