@@ -285,7 +285,8 @@ class AttemptRunner:
             raise self._failed(plan, services, error) from error
         used = tuple({r.task: r for r in reports}.values())
         # One task may have found its first pass done by another.
-        passes = 1 + max(r.task.pass_no for r in used) if whole else len(program.passes)
+        last = max((r.task.pass_no for r in used), default=0)
+        passes = 1 + last if whole else len(program.passes)
         shape = (tasks,) * passes
         self._sizes.ran(plan.intent, shape, used, whole=whole)
         return AttemptResult(shape, used)

@@ -7,7 +7,8 @@ attempt's turn has come. It is worth a try and no more: one that fails, or takes
 out of the account, and the attempt runs as if there had been none, with its notes and time-outs.
 
 It works on a second thread, with notes that nobody reads: whatever ends the process meanwhile is
-told of the attempt whose turn it is, which has no user code in hand either.
+told of the attempt whose turn it is. So a driver takes such an end for one that says nothing of
+either (``jobs.resident.BesideError``).
 """
 
 from __future__ import annotations
