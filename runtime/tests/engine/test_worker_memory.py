@@ -139,7 +139,8 @@ def fall_short(box: Box, memory: WorkerMemory) -> None:
 def test_memory_that_the_engine_lacks_is_evidence_of_nothing(monkeypatch, happened, blames):
     """The state that a process keeps may be what is too large: then every root would die of it."""
     box, memory = Box(None, None), WorkerMemory()
-    monkeypatch.setattr(worker, "_PROCESS", {"kit": SimpleNamespace(box=box, memory=memory)})
+    toolbox = SimpleNamespace(bench=SimpleNamespace(box=box), memory=memory)
+    monkeypatch.setattr(worker, "_PROCESS", {"kit": toolbox})
     monkeypatch.setattr("millrace.engine.task.memory._reserve", [])
     attempt = AttemptId(Execution(1), WindowNumber(7), WindowAttempt(1))
     box.task(Note(os.getpid(), Execution(1), WindowNumber(7), WindowAttempt(1), 0, 0))
