@@ -175,7 +175,7 @@ def test_the_table_knows_every_error_that_a_task_may_raise():
     elsewhere |= {"StateLostError", "SnapshotsAwayError"}  # of the supervisor
     elsewhere |= {"KeyTextError"}  # of the command line
     # Of a connection, which ends a task between two attempts or after one.
-    elsewhere |= {"LinkError", "NotResidentError"}
+    elsewhere |= {"LinkError", "NotResidentError", "BesideError"}
     assert NotOwnerError in ours
     assert {k.__name__ for k in ours} - elsewhere <= set(faults._CLASSES)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -294,6 +295,26 @@ def test_a_damaged_part_is_named(place: Place) -> None:
             reading.read_part(place, manifest, part)
         place.write("one", part.file, data)
     assert restorable(place, "one")
+
+
+@pytest.mark.parametrize("at", ["unlink", "sync"])
+def test_a_folder_that_somebody_else_takes_away_meanwhile_is_cleared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """Two delete the same snapshot, or a driver clears what a user deletes."""
+    place = FolderPlace(tmp_path)
+    place.write("one", "manifest.json", b"{}")
+    if at == "unlink":
+        shutil.rmtree(tmp_path / "one")
+    sync = durable.sync_folder
+
+    def gone(folder: Path) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        sync(folder)
+
+    monkeypatch.setattr(durable, "sync_folder", gone)
+    place.remove("one", "manifest.json")
+    assert place.folders() == []
 
 
 def test_a_manifest_with_any_byte_changed_is_not_believed(place: Place) -> None:

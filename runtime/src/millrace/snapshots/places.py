@@ -158,10 +158,10 @@ class FolderPlace:
 
     def remove(self, folder: str, file: str) -> None:
         self._refuse_link(folder)
-        with _explained(self.shown, "cleared"):
-            if (self.root / folder).is_dir():
-                (self.root / folder / file).unlink(missing_ok=True)
-                durable.sync_folder(self.root / folder)
+        # Somebody else may take the whole folder away at any moment.
+        with _explained(self.shown, "cleared"), suppress(FileNotFoundError, NotADirectoryError):
+            (self.root / folder / file).unlink(missing_ok=True)
+            durable.sync_folder(self.root / folder)
 
     def remove_all(self, folder: str, files: Sequence[str]) -> None:
         self._refuse_link(folder)
