@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import socket
 import struct
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,9 @@ from millrace.state.servers import StateAccess
 from millrace.topology.load import parse
 from millrace.tracking.log import AckLog
 from millrace.tracking.message import decode
+from millrace_e2e.waiting import until
 
+IDLE_S = 60.0
 CODE = Path(__file__).parent / "code"
 STAMP = Stamp(1, 1)
 SLICES = 18
@@ -297,12 +300,15 @@ class SparkWindows(Windows):
         self.shape: tuple[int, ...] = ()
         self.prepares = False
         self.prepared: Any = None
+        self.between: Callable[[], object] = lambda: None
+        """Called when a window is prepared, or is not, and has not run."""
         self.runner = AttemptRunner(
             spark.sparkContext, program, self.sources, lambda: self.services, small
         )
 
     def run_tasks(self, plan: AttemptPlan) -> list[TaskReport]:
         self.prepared = self.runner.prepare(plan) if self.prepares else None
+        self.between()
         result = self.runner.run(plan, self.prepared)
         self.shape = result.shape
         return list(result.reports)
@@ -319,3 +325,29 @@ class SparkWindows(Windows):
         connection = self.stay().link._connection
         told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         return int(struct.unpack("3i", told)[0])
+
+
+class WordWindows(SparkWindows):
+    """Windows of words that are counted, and what they have to come to."""
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.fed: Counter[str] = Counter()
+
+    def feed(self, *words: str) -> None:
+        self.fed += Counter(words)
+        folder = Path(self.program.base_path)
+        write_lines(folder, list(words), f"{len(list(folder.glob('texts/*'))):06}.txt")
+
+    def check(self, outcome: Outcome, *words: str) -> None:
+        """A window of these words is complete and has their totals."""
+        assert outcome.verdict.complete
+        for row in outcome.rows["rows"]:
+            assert row["n"] == self.fed[row["word"]]
+        assert {row["word"] for row in outcome.rows["rows"]} == set(words)
+
+
+def assert_idle(spark) -> None:
+    """Spark runs nothing any more, or soon."""
+    tracker = spark.sparkContext.statusTracker()
+    until(lambda: not tracker.getActiveStageIds(), "the end of all tasks", IDLE_S)

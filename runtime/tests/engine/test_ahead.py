@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as LateError
 from contextlib import contextmanager, suppress
@@ -14,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from engine_support import CODE, SLICES, STAMP, SparkWindows, Windows, compiled, write_lines
+from engine_support import CODE, SLICES, STAMP, Windows, WordWindows, assert_idle, compiled
 
 from millrace.engine.jobs import resident as residents
 from millrace.engine.jobs.firstpass import AheadRun, Prepared, runs_beside
@@ -90,50 +89,28 @@ def windows(tmp_path, state_server, uid, spark):
     yield make
     for one in made:
         one.close()
-    tracker = spark.sparkContext.statusTracker()
-    until(lambda: not tracker.getActiveStageIds(), "the end of all tasks", WAIT_S)
+    assert_idle(spark)
 
 
-class Ahead(SparkWindows):
+class Ahead(WordWindows):
     """Windows of words that are all prepared, and what befalls between that and their turn."""
-
-    fed: Counter[str]
 
     def __init__(self, *given):
         super().__init__(*given)
         self.prepares = True
-        self.fed = Counter()
-        self.between = lambda: None
-
-    def run_tasks(self, plan: AttemptPlan) -> list[TaskReport]:
-        self.prepared = self.runner.prepare(plan) if self.prepares else None
-        self.between()
-        result = self.runner.run(plan, self.prepared)
-        self.shape = result.shape
-        return list(result.reports)
 
     def begin(self, intent: Intent) -> Prepared | None:
         """Begin with a window whose turn has not come."""
         return self.runner.prepare(self.announced(intent))
 
-    def feed(self, *words: str) -> Path:
-        self.fed += Counter(words)
-        folder = Path(self.program.base_path)
-        name = f"{len(list(folder.glob('texts/*'))):06}.txt"
-        write_lines(folder, list(words), name)
-        return folder / "texts" / name
-
     def count(self, *words: str) -> tuple[int, ...]:
         """Feed words, run them, and compare; the shape of the run."""
         self.feed(*words)
-        self.check(self.go(), words)
+        self.check(self.go(), *words)
         return self.shape
 
-    def check(self, outcome, words) -> None:
-        assert outcome.verdict.complete
-        assert {row["word"] for row in outcome.rows["rows"]} == set(words)
-        for row in outcome.rows["rows"]:
-            assert row["n"] == self.fed[row["word"]]
+    def check(self, outcome, *words):
+        super().check(outcome, *words)
         found = find_winners(self.shape, outcome.reports.values(), outcome.intent.roots)
         assert isinstance(found, Winners)
         assert len(found.reports) == len(outcome.reports)
@@ -174,7 +151,7 @@ def test_another_attempt_of_the_window_runs_whole(windows):
     intent = run.plan()
     assert isinstance(run.begin(intent), AheadRun)
     run.prepares = False
-    run.check(run.attempt(intent), ["a", "b"])
+    run.check(run.attempt(intent), "a", "b")
     assert run.shape == (1,)
 
 
@@ -206,7 +183,7 @@ def test_a_worker_that_dies_with_two_windows_says_nothing_of_either(windows, tmp
             told()
     assert died.value.ended
     assert died.value.evidence is Evidence.NONE
-    run.check(run.attempt(first), ["a", "b"])
+    run.check(run.attempt(first), "a", "b")
     assert run.shape == (1,)
     assert run.prepared is None
 

@@ -8,14 +8,13 @@ import socket
 import struct
 import threading
 import time
-from collections import Counter
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 import pytest
-from engine_support import SparkWindows, compiled, write_lines
+from engine_support import WordWindows, assert_idle, compiled
 
 from millrace.engine.jobs import resident as residents
 from millrace.engine.jobs import runner as runners
@@ -65,31 +64,14 @@ def windows(tmp_path, state_server, uid, spark):
     assert_idle(spark)
 
 
-class Counts(SparkWindows):
-    """Windows of words, and what they have to come to."""
-
-    fed: Counter[str]
-
-    def feed(self, *words: str) -> None:
-        self.fed = getattr(self, "fed", Counter()) + Counter(words)
-        folder = Path(self.program.base_path)
-        write_lines(folder, list(words), f"{len(list(folder.glob('texts/*'))):06}.txt")
-
+class Counts(WordWindows):
     def count(self, *words: str) -> int:
         """Feed words and run them; the number of Spark's task."""
         self.feed(*words)
         outcome = self.go()
-        assert outcome.verdict.complete
-        for row in outcome.rows["rows"]:
-            assert row["n"] == self.fed[row["word"]]
-        assert {row["word"] for row in outcome.rows["rows"]} == set(words)
+        self.check(outcome, *words)
         (task,) = {report.task.task_attempt for report in outcome.reports.values()}
         return task
-
-
-def assert_idle(spark) -> None:
-    tracker = spark.sparkContext.statusTracker()
-    until(lambda: not tracker.getActiveStageIds(), "the end of all tasks", WAIT_S)
 
 
 def end_worker(run) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import pickle
 import threading
-import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from engine_support import STAMP, SparkWindows, compiled, write_lines
+from engine_support import STAMP, SparkWindows, assert_idle, compiled, write_lines
 
 from millrace.engine.jobs import runner
 from millrace.engine.jobs.runner import AttemptDied
@@ -147,7 +146,7 @@ def test_a_first_pass_that_is_not_gone_on_with_is_ended(windows, tmp_path, spark
     run.runner.prepare = prepare_and_break
     with pytest.raises(AttemptDied, match="no room for the kit"):
         run.go()
-    assert_ends(spark)
+    assert_idle(spark)
 
 
 def test_a_first_pass_that_was_cancelled_before_it_began_is_ended(windows, tmp_path, spark):
@@ -163,15 +162,7 @@ def test_a_first_pass_that_was_cancelled_before_it_began_is_ended(windows, tmp_p
     run.runner.prepare = cancel_and_prepare
     with pytest.raises(AttemptDied, match="cancelled"):
         run.go()
-    assert_ends(spark)
-
-
-def assert_ends(spark) -> None:
-    """Long before the first pass would."""
-    until_s = time.monotonic() + 60.0
-    while spark.sparkContext.statusTracker().getActiveStageIds():
-        assert time.monotonic() < until_s, "it runs on"
-        time.sleep(0.05)
+    assert_idle(spark)
 
 
 def test_a_first_pass_that_keeps_state_all_the_same_is_not_gone_on_with(

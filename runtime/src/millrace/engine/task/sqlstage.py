@@ -163,14 +163,10 @@ class FramePass:
         partition = _partition()
         job = load_job(self._job)
         pieces = decode_pieces(self._pieces[partition])
-        with marked_errors(job.plan.id):
-            running = TaskRun.of_spark(job, 0, partition)
-            try:
-                running.run.open()
-                runs = tuple(running.run.feed(frames, pieces) + running.run.read(pieces))
-                made = running.complete(roots_read=runs)
-            finally:
-                running.end()
+        with marked_errors(job.plan.id), TaskRun.of_spark(job, 0, partition) as running:
+            running.run.open()
+            runs = tuple(running.run.feed(frames, pieces) + running.run.read(pieces))
+            made = running.complete(roots_read=runs)
         if running.last:
             made = [(0, encode_reports(made))]
         for reader, value in made:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
 from time import monotonic
-from typing import Any
+from typing import Any, Self
 
 from pyspark import SparkFiles, TaskContext
 from pyspark.serializers import pack_long
@@ -316,7 +316,10 @@ class TaskRun:
         )
         return replace(report, partitions=send_acks(self.task, self.services))
 
-    def end(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """The task is over, whichever way."""
         try:
             self.run.close()
@@ -335,14 +338,10 @@ class FirstPass:
     def __call__(self, partition: int, payload: Iterable[bytes]) -> Iterator[Any]:
         job = load_job(self._job)
         pieces = [piece for data in payload for piece in decode_pieces(data)]
-        with marked_errors(job.plan.id):
-            running = TaskRun.of_spark(job, 0, partition)
-            try:
-                running.run.open()
-                runs = tuple(running.run.read(pieces))
-                made = running.complete(roots_read=runs)
-            finally:
-                running.end()
+        with marked_errors(job.plan.id), TaskRun.of_spark(job, 0, partition) as running:
+            running.run.open()
+            runs = tuple(running.run.read(pieces))
+            made = running.complete(roots_read=runs)
         yield from shuffled(running, made)
 
 
@@ -356,22 +355,18 @@ class NextPass:
     def __call__(self, partition: int, envelopes: Iterable[bytes]) -> Iterator[Any]:
         job = load_job(self._job)
         data = list(envelopes)
-        with marked_errors(job.plan.id):
-            running = TaskRun.of_spark(job, self._pass_no, partition)
-            try:
-                run = running.run
-                parcels = running.toolbox.transport.receive(data)
-                del data
-                tracked = running.toolbox.program.tracking
-                check_envelopes(parcels, running.partitions, partition, tracked)
-                read = tuple(sorted(p.header.task for p in parcels))
-                relayed = {r.task: r for p in parcels for r in p.header.reports}
-                run.open()
-                run.receive(parcels)
-                del parcels
-                made = running.complete(read, relayed=relayed.values())
-            finally:
-                running.end()
+        with marked_errors(job.plan.id), TaskRun.of_spark(job, self._pass_no, partition) as running:
+            run = running.run
+            parcels = running.toolbox.transport.receive(data)
+            del data
+            tracked = running.toolbox.program.tracking
+            check_envelopes(parcels, running.partitions, partition, tracked)
+            read = tuple(sorted(p.header.task for p in parcels))
+            relayed = {r.task: r for p in parcels for r in p.header.reports}
+            run.open()
+            run.receive(parcels)
+            del parcels
+            made = running.complete(read, relayed=relayed.values())
         yield from shuffled(running, made)
 
 

@@ -102,14 +102,10 @@ class Aheads:
 
 def go_on(job: Job, parcel: Parcel) -> list[bytes]:
     """Run all passes of an attempt behind its first one; the encoded reports of both tasks."""
-    with marked_errors(job.plan.id):
-        running = TaskRun.of_spark(job, 1, 0)
-        try:
-            running.run.open()
-            running.run.receive([parcel])
-            made = running.complete((parcel.header.task,), relayed=parcel.header.reports)
-        finally:
-            running.end()
+    with marked_errors(job.plan.id), TaskRun.of_spark(job, 1, 0) as running:
+        running.run.open()
+        running.run.receive([parcel])
+        made = running.complete((parcel.header.task,), relayed=parcel.header.reports)
     return [encode_reports(made)]
 
 
@@ -130,13 +126,11 @@ class _Side:
         mine = task_id(TaskContext.get(), 0, 0)
         task = replace(mine, task_attempt=mine.task_attempt + _AHEAD)
         tools = _Tools(toolbox, self._sources)
-        running = TaskRun(job, toolbox, task, toolbox.program.passes[:1], 1, self._bench, tools)
-        try:
+        passes = toolbox.program.passes[:1]
+        with TaskRun(job, toolbox, task, passes, 1, self._bench, tools) as running:
             running.run.open()
             runs = tuple(running.run.read(decode_pieces(work.share)))
             (parcel,) = running.parcels(roots_read=runs)
-        finally:
-            running.end()
         crash.reached("worker.ahead")
         return parcel
 

@@ -12,7 +12,7 @@ from pyspark import TaskContext
 
 from millrace.engine.program.link import Caller, Place, TaskLink, Work, call
 from millrace.engine.task.stay.ahead import Aheads, go_on
-from millrace.engine.task.worker import FirstPass, load_job
+from millrace.engine.task.worker import FirstPass, Job, load_job
 
 log = logging.getLogger("millrace.worker")
 
@@ -37,14 +37,13 @@ class ResidentTask:
         with Aheads() as aheads, call(self._place, Caller(self._number, run)) as driver:
             mail = _Mail(driver, aheads)
             while (work := mail.next()) is not None:
-                attempt = load_job(work.job).plan.id
-                driver.send("begun", attempt)
-                driver.send("made", (attempt, _run(work, partition, aheads)))
+                job = load_job(work.job)
+                driver.send("begun", job.plan.id)
+                driver.send("made", (job.plan.id, _run(job, work, partition, aheads)))
         return iter(())
 
 
-def _run(work: Work, partition: int, aheads: Aheads) -> list[Any]:
-    job = load_job(work.job)
+def _run(job: Job, work: Work, partition: int, aheads: Aheads) -> list[Any]:
     parcel = aheads.take(job)
     if parcel is not None:
         return go_on(job, parcel)
