@@ -46,7 +46,7 @@ from millrace_operator.control.reconciler import Reconciler
 from millrace_operator.control.workers import Queue, Workers
 from millrace_operator.kube.account import mounted_account
 from millrace_operator.kube.incarnations import Incarnations
-from millrace_operator.kube.lease import Lease, keep
+from millrace_operator.kube.lease import Lease, identity, keep
 from millrace_operator.kube.objects import Objects
 
 log = logging.getLogger("millrace.operator")
@@ -73,8 +73,7 @@ class Operator:
         clock = SystemClock()
         objects = Objects(api, lambda: self._workers.beat())
         self._queue: Queue = WorkQueue(clock)
-        me = f"{socket.gethostname()}-{secrets.token_hex(4)}"
-        space = options.settings.namespace
+        me, space = identity(socket.gethostname()), options.settings.namespace
         self._lease = Lease(objects, space, LEASE, me, clock, mounted_account(space))
         reconciler = Reconciler(
             objects,

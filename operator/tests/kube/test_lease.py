@@ -22,6 +22,7 @@ from millrace_operator.kube.lease import (
     Lease,
     Move,
     Watched,
+    identity,
     keep,
     move,
 )
@@ -134,6 +135,52 @@ def test_whoever_has_just_started_does_not_wait_for_what_has_run_out_before(cloc
     assert api.objects[PATH]["spec"]["leaseTransitions"] == 2
 
 
+POD = "/api/v1/namespaces/system/pods/op-5d-x7"
+DELETED = {"metadata": {"name": "op-5d-x7", "deletionTimestamp": "2026-11-29T12:00:00Z"}}
+
+
+@pytest.mark.parametrize(
+    ("pod", "refused", "waited_s"),
+    [
+        (DELETED, False, 0.0),
+        (DELETED, True, UNRENEWED_S + SOON_S),
+        ({"metadata": {"name": "op-5d-x7"}}, False, UNRENEWED_S + SOON_S),
+        (None, False, UNRENEWED_S + SOON_S),
+    ],
+)
+def test_nor_does_it_look_twice_where_the_holders_pod_is_being_deleted(
+    clock: HandClock, pod: Any, refused: bool, waited_s: float
+):
+    """A pod that may not be read, is well, or is not there is no reason to take it at once."""
+    api = MemoryApi(clock=clock)
+    lease(api, clock, identity("op-5d-x7")).turn()
+    if pod is not None:
+        api.objects[POD] = pod
+    before = api.answer
+
+    def answer(method: str, path: str, *rest: Any, **more: Any) -> Any:
+        if refused and path == POD:
+            return 403, {"message": "pods is forbidden"}
+        return before(method, path, *rest, **more)
+
+    api.answer = answer  # type: ignore[method-assign]
+    clock.time_s += DURATION_S + SERVERS_DIFFER_S + 1.0
+    assert seconds_to_lead(lease(api, clock, "two"), clock) == waited_s
+    assert ("GET", POD) in api.calls or refused
+
+
+def test_a_pod_that_is_being_deleted_keeps_its_lease_until_that_has_run_out(clock: HandClock):
+    """It may take half a minute to end, and act all the while."""
+    api = MemoryApi(clock=clock)
+    one, two = lease(api, clock, identity("op-5d-x7")), lease(api, clock, "two")
+    api.objects[POD] = DELETED
+    for _ in range(20):
+        one.turn()
+        two.turn()
+        assert (one.leads(), two.leads()) == (True, False)
+        clock.time_s += TURN_S
+
+
 def test_a_younger_one_is_waited_for_until_it_is_as_old(clock: HandClock):
     api = MemoryApi(clock=clock)
     lease(api, clock, "one").turn()
@@ -188,7 +235,7 @@ def test_the_text_says_when_who_leads():
     assert f"renews it every {TURN_S:.0f} s, and stops acting when it could not" in text
     assert f"for {RENEW_WITHIN_S:.0f} s; others take it over after {DURATION_S} s of" in text
     assert f"older than {old_s:.0f} s by the API server's own times" in text
-    assert f"does not change for {UNRENEWED_S} s more" in text
+    assert f"does not change for {UNRENEWED_S} s more, or at once where the pod of its" in text
 
 
 def test_of_two_that_take_it_at_once_one_has_it(api: MemoryApi, clock: HandClock):

@@ -44,12 +44,14 @@ Object = dict[str, Any]
 @dataclass
 class FakeCluster:
     """``objects`` by path; ``refused`` are statuses by how a path ends; ``ports`` and ``commands``
-    are what is behind a pod; ``asked`` is (method, path, body) of all that came."""
+    are what is behind a pod, ``lost`` is called instead of an answer for it; ``asked`` is (method,
+    path, body) of all that came."""
 
     folder: Path
     objects: dict[str, Object] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
     ports: dict[str, Callable[[], socket.socket]] = field(default_factory=dict)
+    lost: dict[str, Callable[[], None]] = field(default_factory=dict)
     commands: dict[str, Callable[[list[str]], tuple[str, int | None]]] = field(default_factory=dict)
     on_delete: Callable[[str], None] = lambda path: None
     asked: list[tuple[str, str, Any]] = field(default_factory=list)
@@ -284,6 +286,9 @@ def _upgraded(cluster: FakeCluster, handler: Any, path: str, query: Any) -> None
     pod = pod.rpartition("/")[2]
     if pod not in behind:
         handler.send_error(403, "Forbidden")
+        return
+    if pod in cluster.lost:
+        cluster.lost[pod]()
         return
     key = handler.headers["Sec-WebSocket-Key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
     handler.send_response(101)

@@ -6,6 +6,7 @@ import base64
 import json
 import socket
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -358,6 +359,32 @@ def test_a_record_that_cannot_be_read_is_said(words: FakeCluster) -> None:
     assert sealing.silent_s >= AGAIN_S
 
 
+def test_a_campaign_waits_for_no_pod_whose_node_is_lost(
+    words: FakeCluster, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The API server waits for the node, longer than a recovery takes."""
+    monkeypatch.setattr(sealing_module, "ANSWER_S", 0.2)
+    back, asked = threading.Event(), []
+
+    def silent() -> None:
+        asked.append(time.monotonic())
+        back.wait(60)
+
+    words.lost["words-state-0"] = silent
+    sealing = Sealing(find(connect(None, None), "words"), SystemClock())
+    sealing.start()
+    try:
+        until(lambda: len(asked) >= 3)
+        assert asked[2] - asked[0] < 2 * (AGAIN_S + 5)
+        assert "port 6379 of pod jobs/words-state-0" in sealing.trouble
+        del words.lost["words-state-0"]
+        until(lambda: sealing.seen.window >= 9)
+        assert not back.is_set()
+    finally:
+        back.set()
+        sealing.close()
+
+
 def test_a_mistake_of_the_reader_is_said(
     words: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -389,6 +416,6 @@ def test_an_api_server_that_does_not_answer_is_not_waited_for(
         configuration = Configuration(host=f"http://127.0.0.1:{silent.getsockname()[1]}")
         api = Api(configuration)
         with pytest.raises(StreamRefusedError, match="port 6379 of pod jobs/words-state-0"):
-            streams.forwarded(api, NAMESPACE, "words-state-0", 6379)
+            streams.forwarded(api, NAMESPACE, "words-state-0", 6379, 0.2)
         with pytest.raises(StreamRefusedError, match="exec in pod jobs/words-acker-0"):
             streams.executed(api, NAMESPACE, "words-acker-0", "acker", ["true"], 5.0)

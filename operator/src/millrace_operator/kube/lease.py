@@ -4,9 +4,9 @@ The holder renews the Lease; others take it over when it has not changed for its
 their own monotonic clock, so that no two clocks are compared. One that has only just started need
 not wait so long for what has run out before, as where the holder's node is gone: it asks the API
 server how old the Lease is by the server's own times. Those of several API servers may differ, or
-one may be put right by a jump: so that is believed of the first version alone that it sees, and of
-one that nobody renews for longer than a holder takes to. No clock of a holder is compared with
-anything.
+one may be put right by a jump: so that is believed of the first version alone that it sees, and
+where the holder's pod is being deleted, as that of a lost node is, or nobody renews it for longer
+than a holder takes to. No clock of a holder is compared with anything.
 
 Every write stands under the Lease's ``resourceVersion``. The holder itself counts from before it
 asked, and gives up earlier than others may take over. If in spite of that two operators act for a
@@ -19,6 +19,7 @@ the Lease back.
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from millrace.clock import Clock, SystemClock
 from millrace.errors import MillraceError
 from millrace.homes.stores import HomeAwayError
 from millrace_operator.kube import kinds
-from millrace_operator.kube.objects import Object, Objects, StaleError
+from millrace_operator.kube.objects import Object, Objects, RefusedError, StaleError
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,16 @@ SOON_S = 0.5
 
 UNRENEWED_S = 2.5
 """A holder takes a turn, and the time of an answer, to renew."""
+
+
+def identity(pod: str) -> str:
+    """Whom a Lease names as its holder: a process in a pod, unlike any other there."""
+    return f"{pod}-{secrets.token_hex(4)}"
+
+
+def pod_of(holder: str) -> str:
+    """The name of the pod that ``identity`` was made with."""
+    return holder.rpartition("-")[0]
 
 
 class Move(StrEnum):
@@ -142,6 +153,8 @@ class Lease:
             self._watched = Watched(version, self._answered_s, before is None)
         assert self._watched is not None
         next_move = move(found, self._me, self._watched, self._answered_s, age_s)
+        if next_move is Move.LOOK and self._is_being_deleted(found):
+            next_move = Move.TAKE
         self.turns_s = SOON_S if next_move is Move.LOOK else TURN_S
         if next_move in (Move.WAIT, Move.LOOK):
             self._renewed_s = None
@@ -164,6 +177,16 @@ class Lease:
             return
         spec = {**found["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
         self._objects.replace(_manifest(found["metadata"], spec))
+
+    def _is_being_deleted(self, found: Object | None) -> bool:
+        """Whether the holder's pod is. One that is not there says nothing: who holds a Lease may be
+        no pod, or one of another name; nor does one that may not be read."""
+        holder = str(((found or {}).get("spec") or {}).get("holderIdentity"))
+        try:
+            pod = self._objects.get(kinds.one("Pod", self._namespace, pod_of(holder)))
+        except RefusedError:
+            return False
+        return pod is not None and "deletionTimestamp" in pod["metadata"]
 
     def _wanted(self, found: Object | None, next_move: Move) -> dict[str, Any]:
         now = datetime.fromtimestamp(self._clock.now_s(), UTC)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import Any, cast
 
 from kubernetes.client.exceptions import ApiException
@@ -22,10 +23,12 @@ ANSWER_S = 20.0
 
 _ERROR_CHANNEL = 3
 
+_answer_s: ContextVar[float] = ContextVar("answer_s")
+
 
 class _Bounded(WebSocket):
     def connect(self, url: str, **options: Any) -> None:
-        cast("Any", super()).connect(url, **{"timeout": ANSWER_S, **options})
+        cast("Any", super()).connect(url, **{"timeout": _answer_s.get(ANSWER_S), **options})
 
 
 # The package makes its connections by this name, and passes no time of its own on.
@@ -71,16 +74,22 @@ def executed(
         client.close()
 
 
-def forwarded(api: Api, namespace: str, pod: str, port: int) -> tuple[socket.socket, Any]:
+def forwarded(
+    api: Api, namespace: str, pod: str, port: int, answer_s: float = ANSWER_S
+) -> tuple[socket.socket, Any]:
     """A socket whose other end is a port of a pod, and what holds the connection: its ``close``
-    ends it, its ``error(port)`` is what the node said against it. Raises ``StreamRefusedError``.
+    ends it, its ``error(port)`` is what the node said against it. Raises ``StreamRefusedError``,
+    also where there is no answer in ``answer_s``, as of a pod whose node is lost.
     """
+    before = _answer_s.set(answer_s)
     path = f"/api/v1/namespaces/{namespace}/pods/{pod}/portforward"
     configuration, url, headers = api.stream(path, [("ports", str(port))])
     try:
         held = cast("Any", ws_client.portforward_call)(configuration, "GET", url, headers=headers)
     except ApiException as error:
         raise _refused(f"port {port} of pod {namespace}/{pod}", error) from error
+    finally:
+        _answer_s.reset(before)
     return held.socket(port), held
 
 

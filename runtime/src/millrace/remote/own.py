@@ -187,7 +187,7 @@ def _reader(
     cluster, url = topology.cluster, topology.model.spec.state_servers.url
     assert url is not None
     try:
-        way = Way(cluster.api, cluster.namespace, row.name, path, pods.READING_PORT)
+        way = Way(cluster.api, cluster.namespace, row.name, path, pods.READING_PORT, answer_s)
     except StreamRefusedError as error:
         raise ClusterError(f"{cluster.context}: {error}") from error
     return OwnServerReader(

@@ -64,7 +64,8 @@ def _clients(topology: RemoteTopology, answer_s: float) -> Iterator[list[StateCl
             number = number_of(member.name)
             pod = names.pod_name(topology.name, Role.STATE_SERVER, number)
             try:
-                way = Way(cluster.api, cluster.namespace, pod, folder / str(number))
+                path = folder / str(number)
+                way = Way(cluster.api, cluster.namespace, pod, path, answer_s=answer_s)
             except StreamRefusedError as error:
                 raise ClusterError(f"{cluster.context}: {error}") from error
             stack.callback(way.close)

@@ -13,7 +13,7 @@ from typing import Any
 
 from millrace.homes import pods as names
 from millrace.kube.configmaps import Api
-from millrace.kube.streams import StreamRefusedError, forwarded
+from millrace.kube.streams import ANSWER_S, StreamRefusedError, forwarded
 
 _CHUNK = 1 << 18
 
@@ -21,18 +21,25 @@ _CHUNK = 1 << 18
 class Way:
     """A Unix socket whose connections lead to the port of a pod, each by one of its own.
 
-    The first is opened at once, so that a refusal is known: raises ``StreamRefusedError``.
-    ``fault`` is what stood in the way of a later one.
+    The first is opened at once, so that a refusal is known: raises ``StreamRefusedError``, as where
+    a connection takes longer than ``answer_s``. ``fault`` is what stood in the way of a later one.
     """
 
     def __init__(
-        self, api: Api, namespace: str, pod: str, path: Path, port: int = names.STATE_PORT
+        self,
+        api: Api,
+        namespace: str,
+        pod: str,
+        path: Path,
+        port: int = names.STATE_PORT,
+        answer_s: float = ANSWER_S,
     ) -> None:
         self.path = path
         self.fault: str | None = None
         self._api = api
         self._pod = (namespace, pod)
         self._port = port
+        self._answer_s = answer_s
         self._lock = threading.Lock()
         self._closed = False
         self._ends: list[Any] = []
@@ -55,7 +62,7 @@ class Way:
                 end.close()
 
     def _open(self) -> tuple[socket.socket, Any]:
-        there, held = forwarded(self._api, *self._pod, self._port)
+        there, held = forwarded(self._api, *self._pod, self._port, self._answer_s)
         self._keep(held)
         return there, held
 
