@@ -70,6 +70,22 @@ def test_every_character_is_white_space_or_not_as_for_str_split():
     assert words.to_pylist() == expected
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_words_lie_anywhere_in_the_bytes_that_are_looked_at_at_once(seed):
+    """64 of them; white space of several bytes, words and texts reach from some into the next."""
+    rng = random.Random(seed)
+    wide = ["\u00a0", "\u2003", "\u3000", "\u00e9", "\u20ac"]
+    parts = [*"ab   ", "\t", *wide, "w" * 13, "v" * 90]
+    texts = [
+        None if rng.random() < 0.1 else "".join(rng.choices(parts, k=rng.choice((0, 1, 5, 200))))
+        for _ in range(500)
+    ]
+    column = pa.array(texts)
+    assert cut(column) == plain(texts)
+    for first in range(0, 500, 71):
+        assert cut(column.slice(first, 90)) == plain(texts[first : first + 90])
+
+
 def test_a_finder_is_asked_again_and_again():
     """Its memory grows and is used anew; words of one letter take more than it begins with."""
     finder = Finder()

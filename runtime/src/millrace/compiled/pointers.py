@@ -56,6 +56,34 @@ def trailing_zeros(typingctx, number):  # type: ignore[no-untyped-def]
     return types.uint64(types.uint64), codegen
 
 
+@intrinsic
+def bits_set(typingctx, number):  # type: ignore[no-untyped-def]
+    """How many bits of a uint64 are 1."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ctpop(args[0])
+
+    return types.uint64(types.uint64), codegen
+
+
+def bytes_between(first: int, last: int) -> Any:
+    """Intrinsic that says of 64 bytes from pointer + offset on which are ``first`` to ``last``: a
+    uint64, the lowest bit of the first byte."""
+
+    def typed(typingctx: Any, base: Any, offset: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            wide = ir.VectorType(ir.IntType(8), 64)
+            place = builder.gep(args[0], [args[1]], source_etype=ir.IntType(8))
+            found = builder.load(builder.bitcast(place, wide.as_pointer()), align=1, typ=wide)
+            above = builder.sub(found, ir.Constant(wide, [first] * 64))
+            within = builder.icmp_unsigned("<=", above, ir.Constant(wide, [last - first] * 64))
+            return builder.bitcast(within, ir.IntType(64))
+
+        return types.uint64(types.voidptr, types.intp), codegen
+
+    return intrinsic(typed)
+
+
 def _store(bits: int) -> Any:
     """Intrinsic that writes the lowest bits of a uint64 at pointer + offset."""
 
@@ -77,3 +105,4 @@ load32 = _load(32)
 load8 = _load(8)
 store64 = _store(64)
 store32 = _store(32)
+store8 = _store(8)

@@ -19,9 +19,6 @@ from millrace.tracking.ids import U64, scrambled
 
 Index = npt.NDArray[np.integer]
 
-_BLOCK = 256
-"""Children hashed at once; what goes into the hash stays in the first-level cache."""
-
 _U64, _U32, _I64 = types.uint64, types.uint32, types.int64
 _PARENT_TYPES = (types.int64, types.int32, types.uint32)
 
@@ -56,39 +53,24 @@ def _children_families(
     parent_ids: U64, parents: Index, edge: np.uint64, out: U64, families: U64
 ) -> bool:
     """Ids of children and the XOR of those of each parent; False where ``parents`` fall or are out
-    of range.
-
-    Since parents never fall, the place of a child less that of its parent's first is its ordinal,
-    and what all children up to a parent's last XOR to, less those up to its first, is the family.
-    So no step waits for the one before but for one XOR, and hashing becomes vector instructions.
-    """
+    of range. No step waits for a hash before it: a family's are XORed behind."""
     count = parents.shape[0]
     if count == 0:
         return True
     if not _within(parents, parent_ids.shape[0]):
         return False
-    firsts = np.zeros(parent_ids.shape[0], np.uint64)
-    bases = np.empty(parent_ids.shape[0], np.uint64)
-    for i in range(count - 1, -1, -1):
-        firsts[np.uint64(parents[i])] = np.uint64(i) + np.uint64(1)
-    for parent in range(bases.shape[0]):
-        bases[parent] = parent_ids[parent] + edge - (firsts[parent] - np.uint64(2)) * GOLDEN
-    total = np.uint64(0)
-    for start in range(0, count, _BLOCK):
-        stop = min(start + _BLOCK, count)
-        of, block = parents[start:stop], out[start:stop]
-        for i in range(block.shape[0]):
-            place = np.uint64(start) + np.uint64(i)
-            block[i] = mix64_compiled(bases[np.uint64(of[i])] + place * GOLDEN)
-        for i in range(block.shape[0]):
-            total ^= block[i]
-            families[np.uint64(of[i])] = total
-    before = np.uint64(0)
-    for parent in range(bases.shape[0]):
-        if firsts[parent] != 0:
-            total = families[parent]
-            families[parent] = total ^ before
-            before = total
+    last, seed, family = parents[0], np.uint64(0), np.uint64(0)
+    for i in range(count):
+        parent = parents[i]
+        if i == 0 or parent != last:
+            families[np.uint64(last)] = family
+            seed = parent_ids[np.uint64(parent)] + edge
+            last, family = parent, np.uint64(0)
+        seed += GOLDEN
+        value = mix64_compiled(seed)
+        out[i] = value
+        family ^= value
+    families[np.uint64(last)] = family
     return True
 
 

@@ -111,12 +111,21 @@ def _emit_alike(parent_ids: Any, rest: Any, ids: Any) -> Any:
 
 @kernel((_U64, _U32, _U64_OUT, _U64_OUT))
 def _absorb(ids: Any, roots: Any, nets: Any, loose: Any) -> Any:
+    # Tuples of one root follow each other, and each would wait for what the one before it wrote.
+    last, value = _NONE, np.uint64(0)
     for i in range(roots.size):
         root = roots[i]
-        if root < _TREE:
-            nets[root] ^= ids[i]
-        elif root != _NONE:
-            loose[0] ^= ids[i]
+        if root != last:
+            if last < _TREE:
+                nets[last] ^= value
+            elif last != _NONE:
+                loose[0] ^= value
+            last, value = root, np.uint64(0)
+        value ^= ids[i]
+    if last < _TREE:
+        nets[last] ^= value
+    elif last != _NONE:
+        loose[0] ^= value
 
 
 @kernel((_U64, _LISTS, _U32, _U64_OUT, _U64_OUT))

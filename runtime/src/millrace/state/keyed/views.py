@@ -2,8 +2,9 @@
 
 A view is 16 bytes: the length and up to 12 bytes of the text, or the length, 4 bytes and where the
 text lies. For short texts these 16 bytes are the key itself. A *front* keeps rows of short keys of
-this round by them: direct-mapped, a later key takes the place of an earlier one. What it does not
-know is looked up in the table by its bytes.
+this round by them: each has one of two places beside each other, the second where the first is
+taken, from whatever other key is there. What it does not know is looked up in the table by its
+bytes.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from millrace.compiled.pointers import load8, load32, load64, pointer, store32, 
 from millrace.state.keyed import keybytes
 from millrace.state.keyed.keybytes import Array, KeyBytes
 
-_BLOCK = 16_384
-"""Keys looked up at a time: what one block brings to the front helps the next."""
+_BLOCK, _FIRST_BLOCK = 16_384, 1_024
+"""Keys looked up at a time, and at first: what one block brings to the front helps the next."""
 
 _INLINE = np.uint64(12)
-_FRONT_BITS = 13
+_FRONT_BITS = 14
 _SHIFT = np.uint64(64 - _FRONT_BITS)
+_BESIDE = np.uint64(1)
 _LOW, _S32 = np.uint64(0xFFFFFFFF), np.uint64(32)
 _M1, _M2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
 _NO_TEXT = np.zeros(1, np.uint8)
@@ -70,8 +72,11 @@ class Front:
         """
         found = np.empty(len(keys), np.int64)
         misses = np.empty(min(len(keys), _BLOCK), np.int64)
-        for at in range(0, len(keys), _BLOCK):
-            block, rows = keys[at : at + _BLOCK], found[at : at + _BLOCK]
+        at = 0
+        while at < len(keys):
+            size = min(_BLOCK, max(_FIRST_BLOCK, self._met))
+            block, rows = keys[at : at + size], found[at : at + size]
+            at += len(block)
             if not self._useful:
                 rows[:] = table(_bytes_of(block, text, np.arange(len(block))))
                 continue
@@ -108,15 +113,25 @@ def _place(a, b):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _look_up(front, views, rows, misses):  # type: ignore[no-untyped-def]
     """Write the row of each key that is known, and the places of the others; how many."""
-    count = np.int64(0)
+    others = np.int64(0)
     for i in range(views.shape[0]):
         a, b = views[i, 0], views[i, 1]
         place = _place(a, b)
         row = front[place, 2]
         known = (front[place, 0] == a) & (front[place, 1] == b) & (row != 0)
         rows[i] = np.int64(row) - 1
+        misses[others] = i
+        others += 1 - np.int64(known)  # no branch: which are known is as good as random
+    count = np.int64(0)
+    for other in range(others):
+        i = misses[other]
+        a, b = views[i, 0], views[i, 1]
+        place = _place(a, b) ^ _BESIDE
+        row = front[place, 2]
+        known = (front[place, 0] == a) & (front[place, 1] == b) & (row != 0)
+        rows[i] = np.int64(row) - 1
         misses[count] = i
-        count += 1 - np.int64(known)  # no branch: which are known is as good as random
+        count += 1 - np.int64(known)
     return count
 
 
@@ -151,5 +166,7 @@ def _learn(front, views, places, found, rows):  # type: ignore[no-untyped-def]
         a, b = views[at, 0], views[at, 1]
         if (a & _LOW) <= _INLINE:
             place = _place(a, b)
+            if front[place, 2] != 0 and (front[place, 0] != a or front[place, 1] != b):
+                place ^= _BESIDE
             front[place, 0], front[place, 1] = a, b
             front[place, 2] = np.uint64(found[i] + 1)

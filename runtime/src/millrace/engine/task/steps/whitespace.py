@@ -1,7 +1,7 @@
 """Where words lie in a text column: what stands between white space, as ``str.split()`` sees it.
 
-The loop looks at eight bytes at once for one that may be white space: a byte up to the space, or
-one above ASCII. Numba does not check bounds; nothing is read outside of the column's bytes.
+The loop looks at 64 bytes at once: which are white space is a number of 64 bits, and so is where
+words begin and end. Numba does not check bounds; nothing is read outside of the column's bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,15 @@ import pyarrow as pa
 from numba import types
 
 from millrace.compiled.jit import jit, kernel, vector
-from millrace.compiled.pointers import load8, load64, pointer, trailing_zeros
+from millrace.compiled.pointers import (
+    bits_set,
+    bytes_between,
+    load8,
+    load64,
+    pointer,
+    store8,
+    trailing_zeros,
+)
 from millrace.engine.task.batch import Array
 
 INLINE = 12
@@ -22,23 +30,35 @@ INLINE = 12
 _BYTES_A_WORD = 4
 """Room that is made at first: words of natural text take more, with the space behind them."""
 
-_ONE, _LEAD = 1, 2
-_CLASS = np.zeros(256, np.uint8)
-_CLASS[[0x09, 0x0A, 0x0B, 0x0C, 0x0D, 0x1C, 0x1D, 0x1E, 0x1F, 0x20]] = _ONE
-_CLASS[[0xC2, 0xE1, 0xE2, 0xE3]] = _LEAD
-"""What a byte may begin: white space of one byte, or the UTF-8 of white space beyond ASCII."""
+_U0, _U1 = np.uint64(0), np.uint64(1)
+_SIX, _HALF, _TOP = np.uint64(6), np.uint64(32), np.uint64(63)
+_NO = np.int64(0)
+_ALL, _SPACES = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0x2020202020202020)
 
-_TOPS, _BEHIND_SPACE = np.uint64(0x8080808080808080), np.uint64(0x2121212121212121)
-_ALL, _THREE = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(3)
+_controls, _separators = bytes_between(0x09, 0x0D), bytes_between(0x1C, 0x20)
+"""White space of one byte."""
+
+_latin, _others = bytes_between(0xC2, 0xC2), bytes_between(0xE1, 0xE3)
+"""What the UTF-8 of white space beyond ASCII begins with."""
+
+_AT_ONCE = 1_024
+"""Words whose beginnings and ends are known before the first is written: they stay in the cache."""
+
+_ROOM = _AT_ONCE + 64
+_KEPT = [(1 << 8 * count) - 1 for count in range(INLINE + 1)]
+_KEPT_LOW = np.array([kept & 0xFFFFFFFFFFFFFFFF for kept in _KEPT], np.uint64)
+_KEPT_HIGH = np.array([kept >> 64 for kept in _KEPT], np.uint64)
+"""What of 16 bytes belongs to a word of so many."""
+
+_MOST = 16
+"""Beginnings, or ends, of 64 bytes that are noted without a look at how many they are: more are
+rare, and what is too many is written over."""
 
 
 @jit
-def _space(data: Any, at: Any, end: Any) -> int:
-    """Length of the white space character at ``at``, 0 where there is none."""
+def _wide_space(data: Any, at: Any, end: Any) -> int:
+    """Bytes of the white space beyond ASCII at ``at``, 0 where there is none."""
     first = load8(data, at)
-    kind = _CLASS[first]
-    if kind != _LEAD:
-        return int(kind)
     if first == 0xC2:
         if at + 2 > end:
             return 0
@@ -57,23 +77,32 @@ def _space(data: Any, at: Any, end: Any) -> int:
 
 
 @jit
-def _word_end(data: Any, at: Any, end: Any, size: int) -> Any:
-    """First place from ``at`` on that is white space, or ``end``."""
-    while at < end:
-        if at + 8 <= size:
-            eight = load64(data, at)
-            # The lowest bit that is set is right; above it a subtraction may have borrowed.
-            found = (((eight - _BEHIND_SPACE) & ~eight) | eight) & _TOPS
-            if found == 0:
-                at += 8
-                continue
-            at += np.int64(trailing_zeros(found) >> _THREE)
-            if at >= end:
-                break
-        if _space(data, at, end) > 0:
-            return at
-        at += 1
-    return end
+def _with_wide(data: Any, at: Any, end: Any, leads: Any, white: Any) -> Any:
+    """``white`` with the white space beyond ASCII that begins at one of ``leads``, and what of it
+    is in the 64 bytes behind."""
+    behind = _U0
+    while leads != _U0:
+        place = trailing_zeros(leads)
+        leads &= leads - _U1
+        size = np.uint64(_wide_space(data, at + np.int64(place), end))
+        space = (_U1 << size) - _U1
+        white |= space << place
+        if place + size > np.uint64(64):
+            behind = space >> (np.uint64(64) - place)
+    return white, behind
+
+
+@jit
+def _note(bits: Any, at: Any, places: Any, count: Any) -> Any:
+    """Write where bits are set, counted from ``at``; how many places there are then."""
+    found = np.int64(bits_set(bits))
+    for i in range(_MOST):
+        places[count + i] = at + np.int64(trailing_zeros(bits))
+        bits &= bits - _U1
+    for i in range(_MOST, found):
+        places[count + i] = at + np.int64(trailing_zeros(bits))
+        bits &= bits - _U1
+    return count + found
 
 
 @jit
@@ -89,6 +118,36 @@ def _lowest(data: Any, at: Any, count: Any, size: int) -> Any:
     return number
 
 
+@jit
+def _write(
+    data: Any, size: Any, offsets: Any, null: Any, begins: Any, ends: Any, words: Any, row: Any,
+    views: Any, rows: Any, count: Any,
+) -> Any:  # fmt: skip
+    """Write the views of words, and the row of each, which is ``row`` or behind it; how many there
+    are then, and the row of the last one."""
+    for word in range(words):
+        start = begins[word]
+        length = ends[word] - start
+        while np.int64(offsets[row + 1]) <= start:
+            row += 1
+        if null.size > 0 and null[row]:
+            continue
+        if start + 16 <= size:
+            low, high = load64(data, start), load64(data, start + 8)
+        else:
+            low = _lowest(data, start, min(length, 8), size)
+            high = _lowest(data, start + 8, min(max(length - 8, 0), 8), size)
+        kept = np.uint64(min(length, INLINE))
+        low &= _KEPT_LOW[kept]
+        high &= _KEPT_HIGH[kept]
+        views[count, 0] = np.uint64(length) | (low << _HALF)
+        inline = (low >> _HALF) | (high << _HALF)
+        views[count, 1] = inline if length <= INLINE else np.uint64(start) << _HALF
+        rows[count] = row
+        count += 1
+    return count, row
+
+
 @kernel(
     (
         vector(types.uint8),
@@ -98,35 +157,47 @@ def _lowest(data: Any, at: Any, count: Any, size: int) -> Any:
         vector(types.int64, writable=True),
     )
 )
-def _find(text: Any, offsets: Any, null: Any, views: Any, rows: Any) -> int:
+def _find(text: Any, offsets: Any, null: Any, views: Any, rows: Any) -> Any:
     """Write a view of each word and the row that it stands in; how many, or -1: no room."""
     data, size = pointer(text), text.size
-    count, room = 0, rows.size
-    for row in range(offsets.size - 1):
-        if null.size > 0 and null[row]:
-            continue
-        at, end = np.int64(offsets[row]), np.int64(offsets[row + 1])
-        while at < end:
-            space = _space(data, at, end)
-            if space == 1:  # a number that is known: the next step need not wait for the byte
-                at += 1
-                continue
-            if space > 1:
-                at += space
-                continue
-            start = at
-            at = _word_end(data, at + 1, end, size)
-            if count == room:
+    first, end = np.int64(offsets[0]), np.int64(offsets[offsets.size - 1])
+    breaks = np.zeros((end - first) // 64 + 1, np.uint64)
+    for offset in offsets[:-1]:
+        place = np.uint64(np.int64(offset) - first)
+        breaks[place >> _SIX] |= _U1 << (place & _TOP)
+    begins, ends = np.empty(_ROOM, np.int64), np.empty(_ROOM, np.int64)
+    begun, ended, count, row = _NO, _NO, _NO, _NO
+    before, ahead = _U1, _U0
+    tail = np.full(8, _SPACES, np.uint64)
+    tail_bytes = pointer(tail)
+    for block in range(breaks.size):
+        at = first + 64 * block
+        if at + 64 <= end:
+            white = _controls(data, at) | _separators(data, at)
+            leads = _latin(data, at) | _others(data, at)
+        else:
+            for i in range(end - at):
+                store8(tail_bytes, i, load8(data, at + i))
+            white = _controls(tail_bytes, 0) | _separators(tail_bytes, 0)
+            leads = _latin(tail_bytes, 0) | _others(tail_bytes, 0)
+        white |= ahead
+        ahead = _U0
+        if leads != _U0:
+            white, ahead = _with_wide(data, at, end, leads, white)
+        behind = (white << _U1) | before
+        before = white >> _TOP
+        cut = breaks[block]
+        begun = _note(~white & (behind | cut), at, begins, begun)
+        ended = _note(~behind & (white | cut), at, ends, ended)
+        if begun >= _AT_ONCE or block == breaks.size - 1:
+            if count + ended > rows.size:
                 return -1
-            length = at - start
-            first = _lowest(data, start, min(length, 4), size)
-            views[count, 0] = np.uint64(length) | (first << np.uint64(32))
-            if length <= INLINE:
-                views[count, 1] = _lowest(data, start + 4, max(length - 4, 0), size)
-            else:
-                views[count, 1] = np.uint64(start) << np.uint64(32)
-            rows[count] = row
-            count += 1
+            count, row = _write(
+                data, size, offsets, null, begins, ends, ended, row, views, rows, count
+            )
+            begins[0] = begins[begun - 1]
+            begun -= ended
+            ended = _NO
     return count
 
 
