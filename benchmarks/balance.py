@@ -147,7 +147,7 @@ def said(opened: Open) -> tuple[list[AckMessage], CloseMarker]:
     piece = RootRange(SOURCE, PARTITION, window * roots, roots)
     net = np.zeros(slots(roots, opened.slices), np.uint64)
     net[:roots] = kernels.range_seeds(SOURCE, PARTITION, piece.start, roots)
-    collector = AckCollector(opened.id, TASK, roots, (piece,), slices=opened.slices)
+    collector = AckCollector(opened.id, TASK, roots, (piece,), ((0, roots),), slices=opened.slices)
     collector.add_net(EDGE, net, 0, roots - 1)
     messages = collector.messages()
     wrote = ((TASK, tuple(partition for partition, _ in messages)),)

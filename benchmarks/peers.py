@@ -4,9 +4,9 @@ All sides are alive at once and work in turn on copies of the same files of 200,
 million words each, with both cores: Millrace with a parallelism of two, Spark as ``local[2]``,
 Flink with two slots in one JVM, Bytewax as two processes. Each puts out changed totals as JSON
 lines, under a snapshot every 100 ms (``--checkpoint-ms``), which is Millrace's ``maxInterval``, or
-with what has come until a longer step is done. Millrace's window is one file of a round, so that it
-commits once for each file; what is compared are totals, not how often they are shown. Flink and
-Bytewax are stopped while another side works.
+with what has come until a longer step is done. That is for Bytewax a file in each process, and for
+Millrace a window of at most four files (``--window-lines``): about as long a time. What is compared
+are totals, not how often they are shown. Flink and Bytewax are stopped while another side works.
 
 Sides: ``millrace`` (tracked, ``examples/wordcount`` with the declared split), ``flink_sql``
 (mini-batches, aggregation in two phases), ``flink_combined`` (DataStream with an operator that
@@ -49,6 +49,7 @@ from wordcount import OUT, word_count
 
 LEAST_ROUNDS = 5
 CHECKPOINT_MS = 100
+WINDOW_LINES = 800_000
 FAST_CHECKPOINT_MS = 20
 
 
@@ -60,8 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     run = OUT / "peers"
     shutil.rmtree(run, ignore_errors=True)
     result: dict[str, float | None] = {"checkpoint_ms": options.checkpoint_ms}
+    result["window_lines"] = options.window_lines
     missing: dict[str, str] = {}
-    makers = throughput_sides(options.checkpoint_ms)
+    makers = throughput_sides(options.checkpoint_ms, options.window_lines)
     parts = {
         "licences": ("licences", "", options.windows, options.warmups),
         "large": ("uniform", "_500k", options.large_windows, options.large_warmups),
@@ -89,7 +91,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--warmups", type=int, default=4, help="rounds that do not count")
     parser.add_argument("--large-warmups", type=int, default=2, help="the same for 490,000 words")
-    parser.add_argument("--windows", type=int, default=8, help="files of a round")
+    parser.add_argument("--windows", type=int, default=24, help="files of a round")
     parser.add_argument("--large-windows", type=int, default=4, help="the same for 490,000 words")
     parser.add_argument("--arrivals", type=int, default=100, help="arrivals of a round")
     parser.add_argument(
@@ -98,13 +100,19 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=CHECKPOINT_MS,
         help="between snapshots of Flink and Bytewax, where a side has no time of its own",
     )
+    parser.add_argument(
+        "--window-lines",
+        type=int,
+        default=WINDOW_LINES,
+        help="the most of one of Millrace's windows; 200000 is one file",
+    )
     parser.add_argument("--sides", nargs="+", choices=tuple(throughput_sides()), metavar="SIDE")
     parser.add_argument("--only", choices=["licences", "large", "arrival"], help="one part alone")
     parser.add_argument("--keep", action="store_true", help="leave outputs and logs in out/")
     options = parser.parse_args(arguments)
     if options.rounds < LEAST_ROUNDS:
         parser.error(f"--rounds is {options.rounds}; medians are of at least {LEAST_ROUNDS}")
-    for name in ("windows", "large_windows", "checkpoint_ms"):
+    for name in ("windows", "large_windows", "checkpoint_ms", "window_lines"):
         if getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
     if options.arrivals < 2:
@@ -114,12 +122,14 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def throughput_sides(checkpoint_ms: int = CHECKPOINT_MS) -> dict[str, Callable[[Path], Side]]:
+def throughput_sides(
+    checkpoint_ms: int = CHECKPOINT_MS, window_lines: int = WINDOW_LINES
+) -> dict[str, Callable[[Path], Side]]:
     """What is compared, by name; each is made in the folder that is given. ``checkpoint_ms``: of
     those that take snapshots by the clock."""
     polling = {POLLING: "100ms"}
     return {
-        "millrace": lambda at: MillraceSide("millrace", word_count(), at),
+        "millrace": lambda at: MillraceSide("millrace", word_count(window_lines), at),
         "flink_sql": lambda at: FlinkSide("flink_sql", "sql", at, checkpoint_ms),
         "flink_combined": lambda at: FlinkSide("flink_combined", "combined", at, checkpoint_ms),
         "bytewax": lambda at: BytewaxSide("bytewax", at, checkpoint_ms),

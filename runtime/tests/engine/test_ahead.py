@@ -7,13 +7,14 @@ import os
 import signal
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as LateError
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from engine_support import CODE, SLICES, STAMP, Windows, WordWindows, assert_idle, compiled
+from beside_support import OBJECTS, WORDS, Beside
+from engine_support import CODE, SLICES, STAMP, WordWindows, assert_idle, compiled
 
 from millrace.engine.jobs import resident as residents
 from millrace.engine.jobs.firstpass import AheadRun, Prepared, runs_beside
@@ -23,15 +24,13 @@ from millrace.engine.jobs.session import SessionSettings, build_session
 from millrace.engine.jobs.shares import share
 from millrace.engine.program.link import Place, Work
 from millrace.engine.program.usercode import use_path
-from millrace.engine.task import worker
-from millrace.engine.task.blackbox import Box
 from millrace.engine.task.faults import TaskError
 from millrace.engine.task.stay import ahead
-from millrace.engine.task.stay.ahead import Aheads, go_on
-from millrace.engine.task.worker import FirstPass, Job, decode_reports, encode_pieces
+from millrace.engine.task.stay.ahead import Aheads
+from millrace.engine.task.worker import Job, encode_pieces
 from millrace.errors import SourceError
 from millrace.protocol.acklog import Open
-from millrace.protocol.types import AttemptId, AttemptPlan, Evidence, Intent, TaskReport
+from millrace.protocol.types import AttemptId, AttemptPlan, Evidence, Intent
 from millrace.protocol.winners import Winners, find_winners
 from millrace.topology.kinds.registry import PROCESSORS
 from millrace_e2e.waiting import until
@@ -40,19 +39,6 @@ ROOT = Path(__file__).parents[3]
 WAIT_S = 60.0
 LARGE = 1 << 20
 
-WORDS = """
-sources: [{name: lines, files: {path: texts}}]
-processors:
-  - {name: words, inputs: [{from: lines}], split: {column: value, into: word}}
-  - name: counts
-    inputs: [{from: words, key: [word]}]
-    aggregate: {columns: [{name: n, function: count}]}
-sinks: [{name: rows, inputs: [{from: counts}], files: {path: rows, format: jsonLines}}]
-"""
-OBJECTS = WORDS.replace(
-    "split: {column: value, into: word}",
-    "json: {column: value, columns: [{name: word, type: string, required: true}]}",
-)
 TABLE = OBJECTS.replace("{from: words, key: [word]}", "{from: known, key: [word]}").replace(
     "  - name: counts",
     "  - name: known\n    inputs: [{from: words}]\n    lookup: {table: {path: known.csv,"
@@ -356,34 +342,6 @@ def test_programs_with_code_of_the_users_are_not_begun_ahead(windows, spec):
 # -- without Spark
 
 
-class Beside(Windows):
-    """Windows of one task in this process, whose first pass was begun ahead on another thread.
-
-    ``between`` is called when that is over; ``damaged`` gives what then arrives instead.
-    """
-
-    def __init__(self, *given):
-        super().__init__(*given, whole=True)
-        self.between = lambda: None
-        self.damaged = lambda parcel: parcel
-        self.taken = False
-
-    def run_tasks(self, plan: AttemptPlan) -> list[TaskReport]:
-        job = Job(str(self.kit), plan, self.services, True)
-        worker.toolbox_of(job).bench.box = Box(None, None)  # pytest's own time-out uses the timer
-        (pieces,) = share(plan.intent, 1, self.sources)
-        data, roots = job.encode(), encode_pieces(pieces)
-        with Aheads() as aheads:
-            aheads.begin(plan.id, Work(data, roots, ahead=True))
-            with suppress(Exception):
-                aheads._begun[plan.id].result()
-            self.between()
-            parcel = aheads.take(job)
-        self.taken = parcel is not None
-        made = FirstPass(data)(0, [roots]) if parcel is None else go_on(job, self.damaged(parcel))
-        return [report for data in made for report in decode_reports(data)]
-
-
 @pytest.fixture
 def beside(tmp_path, state_server, uid):
     (tmp_path / "texts").mkdir()
@@ -431,11 +389,11 @@ def test_behind_one_that_takes_too_long_none_is_waited_for(monkeypatch):
     first, second, third = (AttemptId(1, window, 1) for window in (1, 2, 3))
     aheads = Aheads()
     aheads._begun = {first: Future(), second: Future()}
-    assert aheads.take(SimpleNamespace(plan=SimpleNamespace(id=first))) is None
+    assert aheads.take(SimpleNamespace(plan=SimpleNamespace(id=first))) == []
     toolbox.program.tuple_timeout_s = None  # who waited would do so for ever
     aheads.begin(third, Work(b"", b"", ahead=True))
     assert list(aheads._begun) == [second]
-    assert aheads.take(SimpleNamespace(plan=SimpleNamespace(id=second))) is None
+    assert aheads.take(SimpleNamespace(plan=SimpleNamespace(id=second))) == []
 
 
 def test_what_a_first_pass_took_is_its_own(beside, tmp_path):
@@ -450,7 +408,7 @@ def test_what_a_first_pass_took_is_its_own(beside, tmp_path):
         run.log.append_control(1, Open(attempt, intent.roots, run.program.tracked_edges, SLICES))
         plan = AttemptPlan(attempt, STAMP, intent, frozenset(), {}, {}, SLICES)
         job = Job(str(run.kit), plan, run.services, True).encode()
-        parcel = place.first_pass(Work(job, encode_pieces(pieces), ahead=True))
+        (parcel,) = place.first_pass(Work(job, encode_pieces(pieces), ahead=True))
         (report,) = parcel.header.reports
         assert 0 < report.worked_s < report.took_s
         took.append(report.worked_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,9 +14,11 @@ from millrace.engine.jobs.sizes import (
     _PATIENCE,
     _PATIENCE_GROWS,
     FEW_ROOTS,
+    FIRST_PASS,
     GAIN_S,
     LONGER,
     MOST_ROOTS,
+    MOST_S,
     SEVERAL_S,
     WindowSizes,
     soon_s,
@@ -140,7 +143,7 @@ def test_one_root_is_one_task_and_replays_tell_nothing_of_others() -> None:
 def test_of_another_program_nothing_is_known() -> None:
     sizes = WindowSizes()
     alone(sizes, 3.0, 3.0, 3.0)
-    sizes.forget(beside=False)
+    sizes.forget(lanes=0)
     assert largest(sizes) == FEW_ROOTS
 
 
@@ -166,7 +169,7 @@ def test_a_larger_window_is_one_task_once_three_have_shown_that_it_is_soon_done(
         assert largest(sizes) == FEW_ROOTS
         large(sizes, 1e-6)
     assert largest(sizes) == SOON_ROOTS
-    sizes.forget(beside=False)
+    sizes.forget(lanes=0)
     assert largest(sizes) == FEW_ROOTS
 
 
@@ -226,7 +229,7 @@ def test_behind_a_larger_window_of_one_task_that_died_all_are_several_for_a_whil
     large(sizes, *[0.0] * _FORGIVEN, whole=True)
     late(sizes, 30, tasks)
     sizes.died(10_000)
-    sizes.forget(beside=False)
+    sizes.forget(lanes=0)
     large(sizes, 0.0, 0.0, 0.0, tasks=tasks)
     assert largest(sizes) == MOST_ROOTS
 
@@ -264,15 +267,40 @@ def test_never_above_the_number_that_was_asked_for(most: int) -> None:
 
 
 def test_where_first_passes_run_beside_larger_windows_are_one_task_until_the_program_changes():
-    sizes = WindowSizes(beside=True)
-    each_s = (soon_s(2) + soon_s(2, beside=True)) / 2 / 10_000
+    sizes = WindowSizes(lanes=1)
+    each_s = (soon_s(2) + soon_s(2, lanes=1)) / 2 / 10_000
     large(sizes, *[each_s] * 3)
     assert sizes.one_task(10_000, 2)
-    large(sizes, *[LONGER * soon_s(2, beside=True) / 10_000 * 0.99] * 3, whole=True)
+    large(sizes, *[LONGER * soon_s(2, lanes=1) / 10_000 * 0.99] * 3, whole=True)
     assert sizes.one_task(10_000, 2)
-    sizes.forget(beside=False)
+    sizes.forget(lanes=0)
     large(sizes, *[each_s] * 3)
     assert not sizes.one_task(10_000, 2)
+
+
+def test_the_first_pass_is_no_matter_of_how_many_tasks_a_window_is():
+    """One task whose first pass had two lanes tells as much as one without."""
+    reports = [
+        TaskReport(TaskId(number, n, n), worked_s=0.5, took_s=0.05)
+        for number, n in ((0, 0), (0, 1), (1, 0))
+    ]
+    with_lanes, plain = WindowSizes(lanes=2), WindowSizes(lanes=2)
+    for _ in range(3):
+        intent = Intent(1, (RootRange("lines", 1, 0, 10_000),))
+        with_lanes.ran(intent, (2, 1), reports, whole=True)
+        ran(plain, 10_000, (1.5,))
+    assert largest(with_lanes) == largest(plain) == pytest.approx(GAIN_S / 150e-6, abs=1)
+    fast = WindowSizes(lanes=2)
+    for _ in range(3):
+        fast.ran(intent, (2, 1), [replace(one, worked_s=0.0) for one in reports], whole=True)
+    share = FIRST_PASS / 2 + 1 - FIRST_PASS
+    assert largest(fast) == pytest.approx(LONGER * soon_s(2, lanes=2) * share / 10e-6, abs=1)
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4])
+def test_the_more_lanes_the_longer_one_task_is_as_soon_done_and_never_longer_than_a_second(lanes):
+    for parallelism in (2, 4, 16, 10**6):
+        assert soon_s(parallelism, lanes - 1) <= soon_s(parallelism, lanes) <= MOST_S
 
 
 def test_the_text_says_what_a_small_window_is() -> None:
@@ -282,8 +310,13 @@ def test_the_text_says_what_a_small_window_is() -> None:
     assert "a tenth of a second sooner" in text
     assert f"is at most {soon_s(2) * 1000:.0f} ms with `spec.parallelism: 2`" in text
     assert f"{soon_s(4) * 1000:.0f} ms with 4" in text
-    two, four, many = (round(soon_s(slots, beside=True) * 1000) for slots in (2, 4, 10**6))
-    assert f"may run beside it as said above, {two} ms, {four} ms and {many} ms" in text
+    two, four, many = (round(soon_s(slots, lanes=1) * 1000) for slots in (2, 4, 10**6))
+    assert f"may run beside it as said above, {two} ms, {four} ms and {many} ms where" in text
+    two, four, many = (round(soon_s(slots, lanes=2) * 1000) for slots in (2, 4, 10**6))
+    assert (
+        f"executors have one core, {two:,} ms, {four} ms and {many} ms where they have two" in text
+    )
+    assert f"and never more than {MOST_S * 1000:,.0f} ms" in text
     assert f"ever closer to {SEVERAL_S * 1000:.0f} ms with more" in text
     assert LONGER == 1.25
     assert "until it takes a quarter longer than that" in text

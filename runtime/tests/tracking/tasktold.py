@@ -30,7 +30,8 @@ class TrackedEdge:
 
 
 class TaskTold:
-    """What one task attempt emits and processes; roots are uint32, ids uint64."""
+    """What one task attempt emits and processes; roots are uint32, ids uint64. It reads all roots
+    of the window but where ``runs`` are given."""
 
     def __init__(
         self,
@@ -39,8 +40,9 @@ class TaskTold:
         roots: int,
         ranges: Sequence[RootRange] = (),
         slices: int = ids.TRACKING_PARTITIONS,
+        runs: Sequence[tuple[int, int]] | None = None,
     ) -> None:
-        self._named = attempt, task, roots, ranges
+        self._named = attempt, task, roots, ranges, ((0, roots),) if runs is None else runs
         self._slices = slices
         self._books = Books(roots, slices, True, NetPool())
 

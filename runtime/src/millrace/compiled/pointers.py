@@ -1,7 +1,7 @@
 """Reading and writing numbers at any byte of an array, inside compiled loops.
 
 Nothing here checks bounds. Numba's cache looks at the age of the file with the loops alone: whoever
-changes this file touches ``kernels.py`` too.
+changes this file touches all that import it.
 """
 
 # ruff: noqa: ARG001
@@ -18,7 +18,8 @@ from numba.extending import intrinsic
 
 @intrinsic
 def pointer(typingctx, array):  # type: ignore[no-untyped-def]
-    """Pointer to the first byte of an array, which must outlive it.
+    """Pointer to the first byte of an array that the loop was given: one that it has made itself is
+    gone behind its last mention, whoever still has a pointer to it.
 
     With arrays themselves numba counts references around each inlined call, which takes longer
     than hashing. Integer addresses would do too, but LLVM miscompiles arithmetic on them.

@@ -14,6 +14,7 @@ from millrace.protocol.acklog import (
     local_index,
     source_of,
 )
+from millrace.protocol.holes import clipped, joined
 from millrace.protocol.types import AttemptId, RootRange, TaskId
 from millrace.tracking import kernels
 from millrace.tracking.ids import U64
@@ -47,8 +48,8 @@ class AckCollector:
 
     What a task emits and processes on the same edge nets out, and a net of zero takes no bytes.
     ``roots_total`` is the number of roots in the window's intent, ``ranges`` are those of the
-    intent: what a source read without a fault is written as such. The attempt has ``slices``
-    slices of the log.
+    intent and ``runs`` the (first, count) of the roots that the task read: what it read without a
+    fault is written as such. The attempt has ``slices`` slices of the log.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class AckCollector:
         task: TaskId,
         roots_total: int,
         ranges: Sequence[RootRange] = (),
+        runs: Sequence[tuple[int, int]] = (),
         *,
         slices: int,
     ) -> None:
@@ -65,6 +67,7 @@ class AckCollector:
         self._task = task
         self._roots_total = roots_total
         self._ranges = ranges
+        self._runs = joined(runs)
         self._nets: dict[str, _EdgeNet] = {}
         self._window_checks: dict[str, int] = {}
 
@@ -118,21 +121,29 @@ class AckCollector:
     def _without_seeds(self, edge: str, acc: U64, span: tuple[int, int], nets: Nets) -> U64 | None:
         """What is left of a net that is mostly tracking ids, which are added as seeds."""
         source = source_of(edge)
-        first, rest = 0, acc
+        first, places, equal = 0, 0, 0
+        found: list[tuple[int, U64]] = []
         for piece in self._ranges if source is not None else ():
-            low, high = max(first, span[0]), min(first + piece.count, span[1])
-            if piece.source == source and low < high:
+            begin, end = max(first, span[0]), min(first + piece.count, span[1])
+            mine = piece.source == source and begin < end
+            for low, count in clipped(self._runs, (begin, end - begin)) if mine else ():
+                high = low + count
                 start = piece.start + low - first
                 due = kernels.range_seeds(piece.source, piece.partition, start, high - low)
-                equal = np.count_nonzero(acc[low:high] == due)
-                if 2 * equal > high - low:
+                same = int(np.count_nonzero(acc[low:high] == due))
+                if 2 * same > high - low:
                     base = (piece.start - first) % (1 << 64)
                     self._add_seeds(edge, (low, high), (piece.partition, base), nets)
-                    if equal == span[1] - span[0]:
-                        return None
-                    rest = acc.copy() if rest is acc else rest
-                    rest[low:high] ^= due
+                    found.append((low, due))
+                    places, equal = places + high - low, equal + same
             first += piece.count
+        if not found:
+            return acc
+        if equal == places == np.count_nonzero(acc[slice(*span)]):
+            return None
+        rest = acc.copy()
+        for low, due in found:
+            rest[low : low + len(due)] ^= due
         return rest
 
     def _add_seeds(

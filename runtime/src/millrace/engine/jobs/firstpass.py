@@ -1,7 +1,7 @@
 """The first pass of an attempt that is begun while another attempt runs or is judged.
 
 Of an attempt that is several tasks it is a stage of Spark's; of one that is one task it runs in the
-worker of the task that stays, on a second thread.
+worker of the task that stays, on threads of its own.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ class AheadRun:
 
 Prepared = FirstPassRun | AheadRun
 
+MOST_LANES = 4
+"""More threads of one process would wait for each other: between two steps one at a time runs."""
+
 
 def reads_only(program: Program) -> bool:
     """Whether the first of several passes keeps no state, shows nothing, runs in Python alone."""
@@ -43,10 +46,16 @@ def reads_only(program: Program) -> bool:
 
 
 def runs_beside(program: Program) -> bool:
-    """Whether the first pass may run on a second thread of a worker.
+    """Whether the first pass may run on other threads of a worker.
 
     A worker that ends meanwhile must not be taken for one that code of the user's has ended, so
     that there is none of it in the program; but for sinks, which get no tuple that could be blamed.
     """
     parts = (c for c in program.components.values() if c.role is not Role.SINK)
     return reads_only(program) and all(component.beside for component in parts)
+
+
+def lanes_of(program: Program, cores: int) -> int:
+    """On how many threads the first pass of a larger window may run beside another window, in an
+    executor with so many cores; 0 where it runs beside none."""
+    return min(program.parallelism, cores, MOST_LANES) if runs_beside(program) else 0

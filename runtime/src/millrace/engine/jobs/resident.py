@@ -180,7 +180,7 @@ class Resident:
             if stay is None or stay.kit != kit or stay.doomed or stay.runs != 1:
                 return False
             link = stay.link
-            if link is None or time.monotonic() < self._alone_until_s:
+            if link is None or self.alone:
                 return False
             stay.aheads.add(attempt)
         try:
@@ -200,6 +200,11 @@ class Resident:
     def rests(self) -> bool:
         """Whether none is begun for a while."""
         return self._closed or time.monotonic() < self._rests_until_s
+
+    @property
+    def alone(self) -> bool:
+        """Whether no first pass is begun beside another window for a while."""
+        return time.monotonic() < self._alone_until_s
 
     def cancel(self, attempt: AttemptId) -> None:
         """End the task, if it works on this attempt."""

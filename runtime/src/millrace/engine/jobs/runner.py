@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,13 +32,14 @@ from millrace.engine.jobs.firstpass import (
     AheadRun,
     FirstPassRun,
     Prepared,
+    lanes_of,
     reads_only,
     runs_beside,
 )
 from millrace.engine.jobs.jvm import private_folder
 from millrace.engine.jobs.notices import await_deaths
 from millrace.engine.jobs.resident import BesideError, NotResidentError, Resident
-from millrace.engine.jobs.session import FOLDER, SHIPPED, sql_session
+from millrace.engine.jobs.session import FOLDER, SHIPPED, cores_each, sql_session
 from millrace.engine.jobs.shares import share
 from millrace.engine.jobs.sizes import FEW_ROOTS, MOST_ROOTS, WindowSizes
 from millrace.engine.program import kit as kit_files
@@ -152,7 +154,9 @@ class AttemptRunner:
         self._program = program
         self._sources = sources
         self._services = services
-        self._sizes = WindowSizes(most_roots, runs_beside(program))
+        self._cores = cores_each(spark.getConf())
+        self._lanes = lanes_of(program, self._cores)
+        self._sizes = WindowSizes(most_roots, self._lanes)
         self._reached = reached
         self._current: AttemptId | None = None
         jvm = self._context._jvm
@@ -171,7 +175,8 @@ class AttemptRunner:
         """Run the attempts from now on by it; for the thread that calls ``run``."""
         if program != self._program:
             self._program = program
-            self._sizes.forget(runs_beside(program))
+            self._lanes = lanes_of(program, self._cores)
+            self._sizes.forget(self._lanes)
 
     def most_tasks(self, roots: int, parallelism: int) -> int:
         """How many tasks a window of at most so many roots has at a time."""
@@ -209,7 +214,7 @@ class AttemptRunner:
         kit = self._kit(program, services.passwords)
         job = Job(kit, plan, services, True).encode()
         (share,) = self._payload(plan.intent, 1)
-        told = self._resident.ahead(kit, plan.id, Work(job, share, ahead=True))
+        told = self._resident.ahead(kit, plan.id, Work(job, share, True, self._lanes))
         return AheadRun() if told else None
 
     def run(self, plan: AttemptPlan, first: Prepared | None = None) -> AttemptResult:
@@ -274,7 +279,9 @@ class AttemptRunner:
                 payload = self._payload(plan.intent, tasks)
                 made = None
                 if in_resident:
-                    made = self._in_resident(kit, plan, services, Work(job, payload[0]))
+                    lanes = 1 if self._resident.alone else self._lanes
+                    work = Work(job, payload[0], lanes=lanes)
+                    made = self._in_resident(kit, plan, services, work)
                 if made is None:
                     self._own_jobs(plan.id)
                     made = self._collect(job, payload, whole)
@@ -284,10 +291,8 @@ class AttemptRunner:
         except (Py4JError, PySparkException, OSError) as error:
             raise self._failed(plan, services, error) from error
         used = tuple({r.task: r for r in reports}.values())
-        # One task may have found its first pass done by another.
-        last = max((r.task.pass_no for r in used), default=0)
-        passes = 1 + last if whole else len(program.passes)
-        shape = (tasks,) * passes
+        # One task may have found its first pass done by others.
+        shape = _shape(used) if whole else (tasks,) * len(program.passes)
         self._sizes.ran(plan.intent, shape, used, whole=whole)
         return AttemptResult(shape, used)
 
@@ -548,6 +553,15 @@ def _place(spark: SparkContext) -> Place:
     if told:
         return Place.of(told)
     return Place(str(private_folder() / f"resident-{os.getpid()}.sock"))
+
+
+def _shape(reports: Sequence[TaskReport]) -> tuple[int, ...]:
+    """How many partitions each pass had."""
+    found: dict[int, int] = defaultdict(int)
+    for report in reports:
+        task = report.task
+        found[task.pass_no] = max(found[task.pass_no], task.partition + 1)
+    return tuple(max(1, found[number]) for number in range(max(found, default=0) + 1))
 
 
 def _decoded(made: Iterable[bytes]) -> list[TaskReport]:

@@ -6,6 +6,7 @@ User settings win over ours, except for those that a window's layout depends on.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from millrace.engine.jobs import classes, daemonahead, jvm
 from millrace.errors import EngineError, TopologyError
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
 MAX_TASK_FAILURES = 2
@@ -275,6 +276,8 @@ def _remember_classes(context: SparkContext) -> None:
         setattr(java, name, getattr(java, name))
 
 
+_LOCAL = re.compile(r"local\[(?P<cores>\d+),\d+\]|local-cluster\[\d+,(?P<each>\d+),\d+\]")
+
 _JVM_CLASSES = (
     "PairwiseRDD",
     "PythonPartitioner",
@@ -282,6 +285,14 @@ _JVM_CLASSES = (
     "PythonUtils",
     "SimplePythonFunction",
 )
+
+
+def cores_each(conf: SparkConf) -> int:
+    """How many cores one executor of a session has."""
+    master = str(conf.get("spark.master"))
+    if (found := _LOCAL.fullmatch(master)) is not None:
+        return int(found["cores"] or found["each"])
+    return int(str(conf.get("spark.executor.cores", "1")))
 
 
 def _master(settings: SessionSettings) -> str:

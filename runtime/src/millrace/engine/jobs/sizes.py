@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from statistics import median
 
+from millrace.engine.task.stay.lanes import lanes_for
 from millrace.protocol.types import Intent, TaskReport
 
 FEW_ROOTS = 4_096
@@ -27,9 +28,11 @@ LONGER = 1.25
 """Where a window is one task it stays one until that takes so many times as long: what keeps state
 in one place would have to be fetched in another."""
 
-OVERLAPPED = 0.75
-"""So much of what one task does holds the next window up where first passes run beside others: the
-first pass is about that in a count of words (``make profile``), and is never done in no time."""
+FIRST_PASS = 0.75
+"""So much of what one task does is its first pass, by a count of words (``make profile``)."""
+
+MOST_S = 1.0
+"""A window that takes longer is several tasks: one worker should not hold all of it."""
 
 GAIN_S = 0.1
 """By so much at least are several tasks to be sooner done with user code than one."""
@@ -44,28 +47,33 @@ _TELLING_ROOTS = 100
 """What user code takes for fewer, if it is soon done, is what a call costs, and not a root."""
 
 
-def soon_s(parallelism: int, beside: bool = False) -> float:
+def soon_s(parallelism: int, lanes: int = 0) -> float:
     """A window of more than a few roots is one task where all that its tasks do takes at most so
-    long, in seconds: ``parallelism`` of them at a time would not be sooner done. It also bounds
-    what one worker holds of a window. ``beside``: its first pass runs beside another window."""
+    long, in seconds: ``parallelism`` of them at a time would not be sooner done.
+
+    ``lanes``: its first pass runs beside another window, on so many threads. Then what holds the
+    next window up is that pass or all the rest, whichever takes longer.
+    """
     at_a_time = max(2, parallelism)
-    return SEVERAL_S * at_a_time / ((OVERLAPPED if beside else 1.0) * at_a_time - 1)
+    held = max(FIRST_PASS / lanes, 1.0 - FIRST_PASS) if lanes else 1.0
+    gain = held * at_a_time - 1
+    return min(MOST_S, SEVERAL_S * at_a_time / gain) if gain > 0 else MOST_S
 
 
 class WindowSizes:
     """Knows what tasks and their user code took in the last windows of a program.
 
     One thread tells it of windows, any may ask. ``most_roots``: no larger window is one task.
-    ``beside``: first passes of windows of one task run beside others.
+    ``lanes``: threads of first passes of windows of one task, beside others; 0: they run in turn.
     """
 
-    def __init__(self, most_roots: int = MOST_ROOTS, beside: bool = False) -> None:
+    def __init__(self, most_roots: int = MOST_ROOTS, lanes: int = 0) -> None:
         self._limit = most_roots
-        self.forget(beside)
+        self.forget(lanes)
 
-    def forget(self, beside: bool) -> None:
+    def forget(self, lanes: int) -> None:
         """The program is another one."""
-        self._beside = beside
+        self._lanes = lanes
         self._code_alone_s: tuple[float, ...] = ()
         """User code's share of a root in windows of one task."""
         self._code_shared_s: tuple[float, ...] = ()
@@ -81,20 +89,23 @@ class WindowSizes:
         self, intent: Intent, shape: Sequence[int], reports: Sequence[TaskReport], *, whole: bool
     ) -> None:
         """An attempt has run; ``shape[k]`` counts the tasks of pass k, ``whole`` says that one task
-        ran all passes. Roots that are replayed may be unlike others."""
-        roots = intent.roots
+        ran all passes, but for lanes of the first. Roots that are replayed may be unlike others."""
+        roots, tasks = intent.roots, 1 if whole else max(shape)
         if not intent.ranges or not roots:
             return
-        if roots > FEW_ROOTS:
-            took_s = sum(report.took_s for report in reports)
-            self._large(roots, took_s / roots, max(shape), whole)
         passes: dict[int, list[float]] = defaultdict(list)
+        took: dict[int, list[float]] = defaultdict(list)
         for report in reports:
             passes[report.task.pass_no].append(report.worked_s)
-        code_s = sum(sum(tasks) for tasks in passes.values())
-        if roots < _TELLING_ROOTS and code_s <= GAIN_S and self.one_task(roots, max(shape)):
+            took[report.task.pass_no].append(report.took_s)
+        if roots > FEW_ROOTS:
+            # Lanes of one task run at a time.
+            took_s = sum(map(max if whole else sum, took.values()))
+            self._large(roots, took_s / roots, tasks, whole)
+        code_s = sum(map(sum, passes.values()))
+        if roots < _TELLING_ROOTS and code_s <= GAIN_S and self.one_task(roots, tasks):
             return
-        if max(shape) == 1:
+        if tasks == 1:
             self._code_alone_s = _last(self._code_alone_s, code_s / roots)
             return
         self._code_shared_s = _last(self._code_shared_s, sum(map(max, passes.values())) / roots)
@@ -116,7 +127,7 @@ class WindowSizes:
         alone_s, shared_s = self._code_alone_s, self._code_shared_s
         if roots > self._most_roots:
             return False
-        if roots > FEW_ROOTS and not self._soon_done(roots, soon_s(parallelism, self._beside)):
+        if roots > FEW_ROOTS and not self._soon_done(roots, parallelism):
             return False
         if roots == 1 or parallelism == 1 or len(alone_s) < _WINDOWS:
             return True
@@ -134,8 +145,8 @@ class WindowSizes:
             return
         self._held = 0
         self._as_several_s = _last(self._as_several_s, took_s)
-        limit_s = soon_s(parallelism, self._beside)
-        is_next = roots <= self._most_roots and self._soon_done(roots, limit_s)
+        limit_s = soon_s(parallelism, self._lanes_of(roots))
+        is_next = roots <= self._most_roots and self._soon_done(roots, parallelism)
         if is_next or roots > self._limit or not _within(limit_s, roots, self._as_several_s):
             return
         self._waited += 1
@@ -143,12 +154,18 @@ class WindowSizes:
             self._as_one_s, self._most_roots = (), self._limit
             self._waited, self._patience = 0, self._patience * _PATIENCE_GROWS
 
-    def _soon_done(self, roots: int, limit_s: float) -> bool:
+    def _lanes_of(self, roots: int) -> int:
+        return min(self._lanes, lanes_for(roots, self._lanes))
+
+    def _soon_done(self, roots: int, parallelism: int) -> bool:
         """Whether one task would do all of a larger window in a time that is worth no job: by those
         that were one task, or, where these are too few, by those that were several."""
-        as_one_s = self._as_one_s
+        lanes = self._lanes_of(roots)
+        as_one_s, limit_s = self._as_one_s, soon_s(parallelism, lanes)
         if len(as_one_s) == _WINDOWS:
-            return _within(LONGER * limit_s, roots, as_one_s)
+            # What they took is the time of the lanes, which share the first pass.
+            share = FIRST_PASS / max(1, lanes) + 1.0 - FIRST_PASS
+            return _within(LONGER * limit_s * share, roots, as_one_s)
         return _within(limit_s, roots, self._as_several_s)
 
 

@@ -124,12 +124,13 @@ class Caller:
 class Work:
     """A window attempt for a task: the encoded job, and the encoded share of its roots.
 
-    ``ahead``: its first pass alone, for its turn has not come.
+    ``ahead``: its first pass alone, for its turn has not come. That has at most so many ``lanes``.
     """
 
     job: bytes
     share: bytes
     ahead: bool = False
+    lanes: int = 1
 
 
 class TaskLink:

@@ -139,8 +139,8 @@ class Component:
     combines: bool = False
     """Whether its inputs are combined by key before the exchange."""
     beside: bool = False
-    """Whether it may run on a second thread of a worker (``ProcessorKind.beside``); of a source,
-    whether it comes with Millrace."""
+    """Whether it may run on threads of a worker (``ProcessorKind.beside``); of a source, whether
+    it comes with Millrace."""
     many: bool = False
     """Whether the outputs of one tuple get an ordinal each in the root order."""
     order_sensitive: bool = False

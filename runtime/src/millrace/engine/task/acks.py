@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from millrace import crash
@@ -13,15 +14,18 @@ from millrace.state.client import StateAddress, connect
 from millrace.tracking.collector import AckCollector
 from millrace.tracking.log import AckLog
 
+Runs = Sequence[tuple[int, int]]
 
-def send_acks(task: Task, services: Services) -> tuple[int, ...]:
-    """Write the task's ack messages to the log; the tracking partitions that got one.
+
+def send_acks(task: Task, services: Services, runs: Runs) -> tuple[int, ...]:
+    """Write the task's ack messages to the log; the tracking partitions that got one. ``runs`` are
+    the (first, count) of the roots that it read.
 
     Nothing is written with tracking off.
     """
     if not task.books.tracked or services.log is None:
         return ()
-    messages = collect(task).messages()
+    messages = collect(task, runs).messages()
     _log(services.log, task.program.uid).append(task.plan.id, messages)
     crash.reached("worker.acked")
     return tuple(partition for partition, _ in messages)
@@ -32,11 +36,11 @@ def _log(address: StateAddress, uid: str) -> AckLog:
     return AckLog(connect(address, uid).redis, uid)
 
 
-def collect(task: Task) -> AckCollector:
+def collect(task: Task, runs: Runs) -> AckCollector:
     """The books of a task as the collector that makes messages of them."""
     intent = task.plan.intent
     collector = AckCollector(
-        task.plan.id, task.id, intent.roots, intent.ranges, slices=task.plan.slices
+        task.plan.id, task.id, intent.roots, intent.ranges, runs, slices=task.plan.slices
     )
     return told(task.books, collector)
 

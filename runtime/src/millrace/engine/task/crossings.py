@@ -47,7 +47,8 @@ class ForwardCrossing(Crossing):
         batch = self.collected()
         if batch is None:
             return {}
-        return {self.edge.name: {self.task.id.partition: _table(batch)}}
+        # A lane is one of several tasks whose tuples one task takes.
+        return {self.edge.name: {self.task.id.partition % self.task.partitions: _table(batch)}}
 
 
 class BroadcastCrossing(Crossing):

@@ -23,7 +23,7 @@ from millrace.engine.task.crossings import Crossing, broadcast, checks_of, cross
 from millrace.engine.task.exchange import Header, Parcel, check_roots
 from millrace.engine.task.state import TaskStaging, TaskState
 from millrace.engine.task.steps.base import CombiningStep, Deliver, Outlet, Step
-from millrace.engine.task.steps.ends import Piece, SinkStep, SourceStep
+from millrace.engine.task.steps.ends import Intake, Piece, SinkStep, SourceStep
 from millrace.engine.task.steps.making import MakeStep, Site, Toolbox
 from millrace.engine.task.steps.sqlstep import fed_batch, fed_holes, without_carried
 from millrace.protocol.types import Segment, Staged, TaskId, TaskReport
@@ -122,7 +122,7 @@ class PassRun:
             for lane, parts in crossing.parts().items():
                 for reader, table in parts.items():
                     parcels[reader][lane] = table
-        here = self.task.id.partition
+        here = self.task.id.partition % readers
         for lane, tables in self._relayed.items():
             parcels[here][lane] = joined(tables)
         return parcels
@@ -191,7 +191,9 @@ class PassRun:
     def _build(self, component: Component, outlet: Outlet, toolbox: Toolbox) -> Step:
         match component.role:
             case Role.SOURCE:
-                return SourceStep(self.task, component, outlet, toolbox.source(component))
+                source = toolbox.source(component)
+                how = Intake(toolbox.reading, toolbox.rows)
+                return SourceStep(self.task, component, outlet, source, how)
             case Role.SINK:
                 sink = toolbox.sink(component)
                 sink.staging = TaskStaging(self._state.servers)

@@ -60,7 +60,7 @@ class Front:
     """Rows of short keys by their views, for as long as no row is taken out of the table."""
 
     def __init__(self) -> None:
-        # The two halves of a view, and row + 1; 32 bytes, so that a place is in one cache line.
+        # The two halves of a view, and row + 1; 32 bytes, two of which are about a cache line.
         self._places: Array = np.zeros((1 << _FRONT_BITS, 4), np.uint64)
         self._met = 0
         self._useful = True

@@ -234,8 +234,8 @@ class ProcessorKind(Kind[S]):
     """Whether it may run in the JVM while its source is read; ``runs_in_jvm`` says whether it
     does."""
     beside: ClassVar[bool] = False
-    """Whether its step calls no code of the user's and may run on a second thread of a worker,
-    beside the same step of another window."""
+    """Whether its step calls no code of the user's and may run on several threads of a worker, of
+    one window and of another."""
     combines: ClassVar[bool] = False
     """Whether its inputs are combined by key before the exchange; their columns may differ. The
     compiled component says what is combined (``rows``, ``columns``), and its step is derived from

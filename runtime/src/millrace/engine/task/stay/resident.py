@@ -12,6 +12,7 @@ from pyspark import TaskContext
 
 from millrace.engine.program.link import Caller, Place, TaskLink, Work, call
 from millrace.engine.task.stay.ahead import Aheads, go_on
+from millrace.engine.task.stay.lanes import lanes_for
 from millrace.engine.task.worker import FirstPass, Job, load_job
 
 log = logging.getLogger("millrace.worker")
@@ -44,9 +45,13 @@ class ResidentTask:
 
 
 def _run(job: Job, work: Work, partition: int, aheads: Aheads) -> list[Any]:
-    parcel = aheads.take(job)
-    if parcel is not None:
-        return go_on(job, parcel)
+    parcels = aheads.take(job)
+    if not parcels and lanes_for(job.plan.intent.roots, work.lanes) > 1:
+        # Its turn has come, and nobody has begun with it: cores are free for that.
+        aheads.begin(job.plan.id, work)
+        parcels = aheads.take(job)
+    if parcels:
+        return go_on(job, parcels)
     return list(FirstPass(work.job)(partition, [work.share]))
 
 

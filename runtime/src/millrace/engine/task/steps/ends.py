@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,6 +41,23 @@ class Piece:
     first: int
     range: RootRange
     replay: int = 0
+
+
+def in_turn(_: Piece, batches: Iterator[ReadBatch]) -> Iterator[tuple[int, ReadBatch]]:
+    """All batches of a piece, each with the place, counted from 0, that it begins at."""
+    done = 0
+    for part in batches:
+        yield done, part
+        done += part.offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """How a source's batches come: ``chosen`` gives those that are worked on here, as ``in_turn``
+    gives all; ``rows`` of them at most go through the steps at once."""
+
+    chosen: Callable[[Piece, Iterator[ReadBatch]], Iterator[tuple[int, ReadBatch]]] = in_turn
+    rows: int = ROWS_PER_BATCH
 
 
 def read_piece(
@@ -110,9 +127,12 @@ def _check_holes(source: Source, piece: Piece, part: ReadBatch) -> None:
 class SourceStep(Step):
     """Reads one task's share of the window's roots and emits a tuple for each."""
 
-    def __init__(self, task: Task, component: Component, outlet: Outlet, source: Source) -> None:
+    def __init__(
+        self, task: Task, component: Component, outlet: Outlet, source: Source, intake: Intake
+    ) -> None:
         super().__init__(task, component, outlet)
         self._source = source
+        self._intake = intake
         self._fed: list[Array] = []
         self.holes: list[tuple[int, int]] = []
         """(First sequence number, count) of what was read and carries no record."""
@@ -126,7 +146,7 @@ class SourceStep(Step):
         runs = []
         for piece in pieces:
             if piece.range.source == self.name:
-                runs.append((piece.first, self._read_piece(piece)))
+                runs += self._read_piece(piece)
         crash.reached("worker.read")
         return runs
 
@@ -171,25 +191,25 @@ class SourceStep(Step):
             )
         return runs
 
-    def _read_piece(self, piece: Piece) -> int:
-        done = 0
+    def _read_piece(self, piece: Piece) -> list[tuple[int, int]]:
+        runs: list[tuple[int, int]] = []
         self.task.box.begin(self.name, (piece.first, piece.first + piece.range.count - 1))
         assert self.component.output is not None
-        for part in read_piece(
-            self._source, piece, self.component.output, self.task.program.drop_gone
-        ):
+        schema, drop_gone = self.component.output, self.task.program.drop_gone
+        batches = read_piece(self._source, piece, schema, drop_gone)
+        for done, part in self._intake.chosen(piece, batches):
             errors, places = dict(part.errors), part.places()
             self.holes += ((piece.first + done + at, count) for at, count in part.holes)
-            for at in range(0, part.data.num_rows, ROWS_PER_BATCH):
-                data = part.data.slice(at, ROWS_PER_BATCH)
+            for at in range(0, part.data.num_rows, self._intake.rows):
+                data = part.data.slice(at, self._intake.rows)
                 self.task.box.end()
                 here = {i - at: text for i, text in errors.items()}
                 numbers = rows_at(done, at, data.num_rows, places)
                 self._emit(piece, numbers, data, here, part.gone)
-            done += part.offsets
+            _lengthen(runs, piece.first + done, part.offsets)
             self.task.box.begin(self.name)
         self.task.box.end()
-        return done
+        return runs
 
     def _emit(
         self,
@@ -222,6 +242,15 @@ class SourceStep(Step):
         """Mask of the roots, rising, that are not excluded, or ``None`` where all are wanted."""
         low, high = np.searchsorted(self._excluded, [roots[0], int(roots[-1]) + 1])
         return None if low == high else ~np.isin(roots, self._excluded[low:high])
+
+
+def _lengthen(runs: list[tuple[int, int]], first: int, count: int) -> None:
+    """Add a (first, count) run to those before it, to the last one where it follows that."""
+    if not count:
+        return
+    if runs and sum(runs[-1]) == first:
+        first, count = runs[-1][0], runs.pop()[1] + count
+    runs.append((first, count))
 
 
 def rows_at(done: int, at: int, rows: int, places: Array | None) -> Array:

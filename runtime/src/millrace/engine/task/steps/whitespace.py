@@ -33,7 +33,7 @@ _BYTES_A_WORD = 4
 _U0, _U1 = np.uint64(0), np.uint64(1)
 _SIX, _HALF, _TOP = np.uint64(6), np.uint64(32), np.uint64(63)
 _NO = np.int64(0)
-_ALL, _SPACES = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0x2020202020202020)
+_ALL, _SPACE = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint8(0x20)
 
 _controls, _separators = bytes_between(0x09, 0x0D), bytes_between(0x1C, 0x20)
 """White space of one byte."""
@@ -155,10 +155,12 @@ def _write(
         vector(types.boolean),
         types.Array(types.uint64, 2, "C"),
         vector(types.int64, writable=True),
+        vector(types.uint8, writable=True),
     )
 )
-def _find(text: Any, offsets: Any, null: Any, views: Any, rows: Any) -> Any:
-    """Write a view of each word and the row that it stands in; how many, or -1: no room."""
+def _find(text: Any, offsets: Any, null: Any, views: Any, rows: Any, tail: Any) -> Any:
+    """Write a view of each word and the row that it stands in; how many, or -1: no room. ``tail``
+    is for the last bytes: 64 of them."""
     data, size = pointer(text), text.size
     first, end = np.int64(offsets[0]), np.int64(offsets[offsets.size - 1])
     breaks = np.zeros((end - first) // 64 + 1, np.uint64)
@@ -168,8 +170,8 @@ def _find(text: Any, offsets: Any, null: Any, views: Any, rows: Any) -> Any:
     begins, ends = np.empty(_ROOM, np.int64), np.empty(_ROOM, np.int64)
     begun, ended, count, row = _NO, _NO, _NO, _NO
     before, ahead = _U1, _U0
-    tail = np.full(8, _SPACES, np.uint64)
-    tail_bytes = pointer(tail)
+    tail[:] = _SPACE
+    last = pointer(tail)
     for block in range(breaks.size):
         at = first + 64 * block
         if at + 64 <= end:
@@ -177,9 +179,9 @@ def _find(text: Any, offsets: Any, null: Any, views: Any, rows: Any) -> Any:
             leads = _latin(data, at) | _others(data, at)
         else:
             for i in range(end - at):
-                store8(tail_bytes, i, load8(data, at + i))
-            white = _controls(tail_bytes, 0) | _separators(tail_bytes, 0)
-            leads = _latin(tail_bytes, 0) | _others(tail_bytes, 0)
+                store8(last, i, load8(data, at + i))
+            white = _controls(last, 0) | _separators(last, 0)
+            leads = _latin(last, 0) | _others(last, 0)
         white |= ahead
         ahead = _U0
         if leads != _U0:
@@ -195,7 +197,8 @@ def _find(text: Any, offsets: Any, null: Any, views: Any, rows: Any) -> Any:
             count, row = _write(
                 data, size, offsets, null, begins, ends, ended, row, views, rows, count
             )
-            begins[0] = begins[begun - 1]
+            if begun > ended:  # a word that does not end here
+                begins[0] = begins[ended]
             begun -= ended
             ended = _NO
     return count
@@ -207,6 +210,7 @@ class Finder:
     def __init__(self) -> None:
         self._views = np.empty((0, 2), np.uint64)
         self._rows = np.empty(0, np.int64)
+        self._tail = np.empty(64, np.uint8)
 
     def views(self, text: pa.Array) -> tuple[pa.Array, Array]:
         """The words of a string column as views, and the row (int64) of each."""
@@ -220,11 +224,14 @@ class Finder:
         if text.null_count:
             null = text.is_null().to_numpy(zero_copy_only=False)
         self._reserve(int(offsets[-1] - offsets[0]) // _BYTES_A_WORD + len(text))
-        while (count := _find(data, offsets, null, self._views, self._rows)) < 0:
+        while (count := self._find(data, offsets, null)) < 0:
             self._reserve(2 * len(self._rows))
         views = pa.py_buffer(self._views[:count])
         found = pa.Array.from_buffers(pa.string_view(), count, [None, views, bytes_buffer])
         return found, self._rows[:count]
+
+    def _find(self, data: Array, offsets: Array, null: Array) -> int:
+        return int(_find(data, offsets, null, self._views, self._rows, self._tail))
 
     def _reserve(self, words: int) -> None:
         if words > len(self._rows):
