@@ -13,6 +13,7 @@ from beside_support import OBJECTS, WORDS, Beside
 from engine_support import CODE, WordWindows, assert_idle, compiled
 from pyspark import SparkConf
 
+from millrace.engine.jobs import sizes
 from millrace.engine.jobs.firstpass import MOST_LANES, lanes_of, runs_beside
 from millrace.engine.jobs.session import SessionSettings, build_session, cores_each, session_conf
 from millrace.engine.jobs.shares import share
@@ -304,10 +305,11 @@ def test_the_cores_of_an_executor_are_those_of_its_session(tmp_path, settings, c
     assert cores_each(conf) == cores
 
 
-def test_windows_of_many_records_have_lanes_in_spark(tmp_path, state_server, uid):
+def test_windows_of_many_records_have_lanes_in_spark(tmp_path, state_server, uid, monkeypatch):
     """Two groups of blocks, one for each of both cores. First windows are several tasks, until it
     is known how long they take; the next one has lanes though it was not begun ahead, for there was
     no task that stays."""
+    monkeypatch.setattr(sizes, "MOST_S", 1e9)  # whatever else this machine does
     spark = build_session(SessionSettings("lanes", tmp_path / "spark", threads=2))
     (tmp_path / "texts").mkdir()
     windows = WordWindows(compiled(WORDS, tmp_path, uid), state_server.address, spark, 1 << 20)
