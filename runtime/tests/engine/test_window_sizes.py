@@ -152,6 +152,7 @@ def large(
 ) -> None:
     """Windows of more than a few roots, of which each took so long, in all tasks of two passes."""
     intent = Intent(1, (RootRange("lines", 1, 0, roots),))
+    tasks = 1 if whole else tasks
     for one_s in each_s:
         share_s = one_s * roots / (2 * tasks)
         reports = [
