@@ -43,19 +43,22 @@ class Beside(Windows):
         self.damaged = lambda parcel: parcel
         self.taken = 0
 
-    def run_tasks(self, plan: AttemptPlan) -> list[TaskReport]:
+    def work_of(self, plan: AttemptPlan) -> tuple[Job, Work]:
         job = Job(str(self.kit), plan, self.services, True)
         worker.toolbox_of(job).bench.box = Box(None, None)  # pytest's own time-out uses the timer
         (pieces,) = share(plan.intent, 1, self.sources)
-        data, roots = job.encode(), encode_pieces(pieces)
+        return job, Work(job.encode(), encode_pieces(pieces), True, self.lanes)
+
+    def run_tasks(self, plan: AttemptPlan) -> list[TaskReport]:
+        job, work = self.work_of(plan)
         with Aheads() as aheads:
-            aheads.begin(plan.id, Work(data, roots, True, self.lanes))
+            aheads.begin(plan.id, work)
             with suppress(Exception):
                 aheads._begun[plan.id].result()
             self.between()
             parcels = aheads.take(job)
         self.taken = len(parcels)
-        made = FirstPass(data)(0, [roots])
+        made = FirstPass(work.job)(0, [work.share])
         if parcels:
             made = go_on(job, [*parcels[:-1], self.damaged(parcels[-1])])
         return [report for data in made for report in decode_reports(data)]

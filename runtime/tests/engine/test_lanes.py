@@ -16,16 +16,12 @@ from pyspark import SparkConf
 from millrace.engine.jobs import sizes
 from millrace.engine.jobs.firstpass import MOST_LANES, lanes_of, runs_beside
 from millrace.engine.jobs.session import SessionSettings, build_session, cores_each, session_conf
-from millrace.engine.jobs.shares import share
-from millrace.engine.program.link import Work
 from millrace.engine.program.usercode import use_path
-from millrace.engine.task import worker
-from millrace.engine.task.blackbox import Box
 from millrace.engine.task.stay import ahead, lanes, resident
 from millrace.engine.task.stay.ahead import Aheads
 from millrace.engine.task.stay.lanes import LANE_ROOTS, SharedReading, lanes_for
 from millrace.engine.task.steps.ends import Piece
-from millrace.engine.task.worker import Job, decode_reports, encode_pieces
+from millrace.engine.task.worker import decode_reports
 from millrace.errors import SourceError
 from millrace.protocol.types import RootRange
 from millrace.protocol.winners import Winners, find_winners
@@ -153,20 +149,12 @@ def test_what_is_lost_between_a_lane_and_the_rest_is_seen(run, tmp_path, in_turn
     assert totals(outcome) == words
 
 
-BOTH = """
-sources: [{name: lines, files: {path: texts}}]
-processors:
-  - {name: words, inputs: [{from: lines}], split: {column: value, into: word}}
-  - name: counts
-    inputs: [{from: words, key: [word]}]
-    aggregate: {columns: [{name: n, function: count}]}
-  - name: both
-    inputs: [{from: words}, {from: counts, columns: {word: word}}]
-    split: {column: word, into: piece}
-sinks:
-  - {name: rows, inputs: [{from: counts}], files: {path: rows, format: jsonLines}}
-  - {name: each, inputs: [{from: both}], files: {path: each, format: jsonLines}}
-"""
+BOTH = WORDS.replace(
+    "sinks: [",
+    "  - name: both\n    inputs: [{from: words}, {from: counts, columns: {word: word}}]\n"
+    "    split: {column: word, into: piece}\n"
+    "sinks: [{name: each, inputs: [{from: both}], files: {path: each, format: jsonLines}}, ",
+)
 
 
 def test_what_is_brought_together_by_no_key_comes_from_every_lane(run, tmp_path, in_turn):
@@ -209,12 +197,9 @@ def test_a_window_that_nobody_has_begun_with_has_lanes_too(run, tmp_path, monkey
         monkeypatch.setattr(ahead._Lane, "run", lambda self, *given: 1 // 0)
 
     def run_tasks(plan):
-        job = Job(str(windows.kit), plan, windows.services, True)
-        worker.toolbox_of(job).bench.box = Box(None, None)
-        (pieces,) = share(plan.intent, 1, windows.sources)
-        work = Work(job.encode(), encode_pieces(pieces), lanes=3)
+        job, work = windows.work_of(plan)
         with Aheads() as aheads:
-            made = resident._run(job, work, 0, aheads)
+            made = resident._run(job, replace(work, ahead=False), 0, aheads)
         return [report for data in made for report in decode_reports(data)]
 
     windows.run_tasks = run_tasks

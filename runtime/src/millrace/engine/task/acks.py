@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 
 from millrace import crash
@@ -10,11 +9,10 @@ from millrace.engine.task import kernels
 from millrace.engine.task.books import Books
 from millrace.engine.task.context import Task
 from millrace.engine.task.state import Services
+from millrace.protocol.holes import Runs
 from millrace.state.client import StateAddress, connect
 from millrace.tracking.collector import AckCollector
 from millrace.tracking.log import AckLog
-
-Runs = Sequence[tuple[int, int]]
 
 
 def send_acks(task: Task, services: Services, runs: Runs) -> tuple[int, ...]:

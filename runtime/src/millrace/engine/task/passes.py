@@ -23,7 +23,7 @@ from millrace.engine.task.crossings import Crossing, broadcast, checks_of, cross
 from millrace.engine.task.exchange import Header, Parcel, check_roots
 from millrace.engine.task.state import TaskStaging, TaskState
 from millrace.engine.task.steps.base import CombiningStep, Deliver, Outlet, Step
-from millrace.engine.task.steps.ends import Intake, Piece, SinkStep, SourceStep
+from millrace.engine.task.steps.ends import Piece, SinkStep, SourceStep
 from millrace.engine.task.steps.making import MakeStep, Site, Toolbox
 from millrace.engine.task.steps.sqlstep import fed_batch, fed_holes, without_carried
 from millrace.protocol.types import Segment, Staged, TaskId, TaskReport
@@ -192,8 +192,7 @@ class PassRun:
         match component.role:
             case Role.SOURCE:
                 source = toolbox.source(component)
-                how = Intake(toolbox.reading, toolbox.rows)
-                return SourceStep(self.task, component, outlet, source, how)
+                return SourceStep(self.task, component, outlet, source, toolbox.intake)
             case Role.SINK:
                 sink = toolbox.sink(component)
                 sink.staging = TaskStaging(self._state.servers)

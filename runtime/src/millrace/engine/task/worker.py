@@ -35,7 +35,7 @@ from millrace.engine.task.faults import TaskError
 from millrace.engine.task.memory import Garbage, WorkerExhaustedError, WorkerMemory, has_room
 from millrace.engine.task.passes import PassRun, TaskOutput, headed
 from millrace.engine.task.state import Services, StateHost, TaskState
-from millrace.engine.task.steps.ends import ROWS_PER_BATCH, Piece, in_turn
+from millrace.engine.task.steps.ends import Intake, Piece
 from millrace.engine.task.steps.making import Toolbox
 from millrace.engine.task.steps.matching import TableIndex
 from millrace.errors import EngineError, MillraceError
@@ -44,7 +44,6 @@ from millrace.protocol.types import AttemptId, AttemptPlan, TaskId, TaskReport
 from millrace.sinks import Sink, open_sink
 from millrace.sinks.loader import sink_class
 from millrace.sources import Source, open_source
-from millrace.sources.base import ReadBatch
 from millrace.sources.loader import source_class
 from millrace.state.keyed.keytable import Room
 from millrace.topology.parts import Role
@@ -83,7 +82,7 @@ class ProcessToolbox:
     ``folder`` has the files that came with the kit, ``tables`` are some that are in memory already.
     """
 
-    rows = ROWS_PER_BATCH
+    intake = Intake()
 
     def __init__(
         self, kit: Kit, folder: Path, tables: Mapping[str, TableIndex] | None = None
@@ -111,11 +110,6 @@ class ProcessToolbox:
 
     def source(self, component: Component) -> Source:
         return open_source(component.connector)
-
-    def reading(
-        self, piece: Piece, batches: Iterator[ReadBatch]
-    ) -> Iterator[tuple[int, ReadBatch]]:
-        return in_turn(piece, batches)
 
     def sink(self, component: Component) -> Sink:
         return open_sink(component.connector)

@@ -30,7 +30,7 @@ from millrace.engine.program.program import Component
 from millrace.engine.task.blackbox import Box
 from millrace.engine.task.exchange import Parcel
 from millrace.engine.task.stay.lanes import ROWS, SharedReading, lanes_for
-from millrace.engine.task.steps.ends import Piece
+from millrace.engine.task.steps.ends import Intake, Piece
 from millrace.engine.task.steps.matching import TableIndex
 from millrace.engine.task.worker import (
     Bench,
@@ -49,7 +49,6 @@ from millrace.functions import FunctionSpec
 from millrace.protocol.types import AttemptId
 from millrace.sinks import Sink
 from millrace.sources import Source
-from millrace.sources.base import ReadBatch
 from millrace.sources.loader import make_source
 
 log = logging.getLogger("millrace.worker")
@@ -201,14 +200,12 @@ class _Lane:
 class _Tools:
     """The tools of a lane: sources of its own, of which it reads what others do not, and tables."""
 
-    rows = ROWS
-
     def __init__(
         self, toolbox: ProcessToolbox, sources: dict[str, Source], reading: SharedReading
     ) -> None:
         self._toolbox = toolbox
         self._sources = sources
-        self._reading = reading
+        self.intake = Intake(reading, ROWS)
 
     def function(self, component: Component) -> FunctionSpec:
         raise EngineError(f"{component.name!r} is user code, which runs when its turn has come")
@@ -217,11 +214,6 @@ class _Tools:
         if component.name not in self._sources:
             self._sources[component.name] = make_source(component.connector)
         return self._sources[component.name]
-
-    def reading(
-        self, piece: Piece, batches: Iterator[ReadBatch]
-    ) -> Iterator[tuple[int, ReadBatch]]:
-        return self._reading(piece, batches)
 
     def sink(self, component: Component) -> Sink:
         raise EngineError(f"{component.name!r} is a sink, which is written when its turn has come")

@@ -5,7 +5,7 @@ The kind's declaration names it (``step``), and its compiled component carries t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
@@ -16,7 +16,7 @@ from millrace.engine.task.steps.aggregate import MergeStep
 from millrace.engine.task.steps.base import Outlet, Step
 from millrace.engine.task.steps.classes import ClassStep
 from millrace.engine.task.steps.decoding import JsonStep
-from millrace.engine.task.steps.ends import Piece
+from millrace.engine.task.steps.ends import Intake
 from millrace.engine.task.steps.functions import RowStep, VectorStep, WhereStep
 from millrace.engine.task.steps.grouped import GroupedStep
 from millrace.engine.task.steps.keyed import KeyedClassStep, StatefulStep
@@ -25,24 +25,19 @@ from millrace.engine.task.steps.splitting import SplitStep
 from millrace.engine.task.steps.sqlstep import SqlOutcome
 from millrace.functions import FunctionKind, FunctionSpec
 from millrace.sinks.base import Sink
-from millrace.sources.base import ReadBatch, Source
+from millrace.sources.base import Source
 
 
 class Toolbox(Protocol):
-    """User code, sources, sinks and tables of this process, made on first use; ``reading`` is which
-    batches of a piece are worked on here, and where each begins, and ``rows`` how many roots go
-    through the steps at once."""
+    """User code, sources, sinks and tables of this process, made on first use, and how
+    sources are read here."""
 
     @property
-    def rows(self) -> int: ...
+    def intake(self) -> Intake: ...
 
     def function(self, component: Component) -> FunctionSpec: ...
 
     def source(self, component: Component) -> Source: ...
-
-    def reading(
-        self, piece: Piece, batches: Iterator[ReadBatch]
-    ) -> Iterator[tuple[int, ReadBatch]]: ...
 
     def sink(self, component: Component) -> Sink: ...
 
