@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import reduce
-from operator import xor
 
 import numpy as np
 import pytest
@@ -101,76 +99,57 @@ def _nets(roots: int = 10) -> tuple[arrays.U64, arrays.U64]:
 def test_child_ids_equal(family: tuple[list[int], list[int]], edge: int) -> None:
     parent_ids, parents = family
     index = np.array(parents, np.int64)
-    ordinals = task.ordinals_of(index, len(parent_ids))
-    made = task.emit_unbooked(_u64(parent_ids), index, ordinals, edge, len(parents))
-    assert made.tolist() == _children(parent_ids, parents, edge)
+    for ordinals in (None, task.ordinals_of(index, len(parent_ids))):
+        made = task.children(_u64(parent_ids), index, ordinals, edge)
+        assert made.tolist() == _children(parent_ids, parents, edge)
 
 
 @given(st.lists(U64S, max_size=20), U64S)
 @settings(deadline=None)
 def test_ids_of_single_children_equal(parents: list[int], edge: int) -> None:
-    made = task.emit_unbooked(_u64(parents), None, None, edge, len(parents))
+    made = task.children(_u64(parents), None, None, edge)
     assert made.tolist() == [ids.tuple_id(parent, 0, edge) for parent in parents]
 
 
 TREE, NOWHERE = task.WINDOW_TREE, task.UNTRACKED
 
 
-@given(families(), U64S, st.data())
+@given(st.lists(st.integers(0, 9) | st.sampled_from([TREE, TREE + 5, NOWHERE]), max_size=40))
 @settings(deadline=None)
-def test_what_is_emitted_is_booked_for_its_root(
-    family: tuple[list[int], list[int]], edge: int, data: st.DataObject
-) -> None:
-    """Roots of the window, its own tree, and tuples of none; two ways for parents in order."""
-    parent_ids, parents = family
-    places = st.integers(0, 9) | st.sampled_from([TREE, TREE + 5, NOWHERE])
-    roots = [data.draw(places) for _ in parent_ids]
-    index, of_parents = np.array(parents, np.int64), np.array(roots, np.uint32)
-    nets = _nets()
-    ordinals = task.ordinals_of(index, len(parent_ids))
-    made = task.emit(_u64(parent_ids), index, ordinals, of_parents[index], edge, nets)
-    assert made.tolist() == _children(parent_ids, parents, edge)
+def test_what_is_emitted_is_booked_for_its_root(roots: list[int]) -> None:
+    """Roots of the window, its own tree, and tuples of none."""
+    made = [ids.mix64(number + 1) for number in range(len(roots))]
     expected, loose = [0] * 10, 0
-    for child, parent in zip(made.tolist(), parents, strict=True):
-        if roots[parent] < TREE:
-            expected[roots[parent]] ^= child
-        elif roots[parent] != NOWHERE:
+    for child, root in zip(made, roots, strict=True):
+        if root < TREE:
+            expected[root] ^= child
+        elif root != NOWHERE:
             loose ^= child
+    nets = _nets()
+    task.absorb(_u64(made), np.array(roots, np.uint32), nets)
     assert (nets[0].tolist(), int(nets[1][0])) == (expected, loose)
-    again = _nets()
-    task.absorb(made, of_parents[index], again)
-    assert [net.tolist() for net in again] == [net.tolist() for net in nets]
-    by_family = _nets()
-    in_order = task.emit_families(_u64(parent_ids), of_parents, index, edge, by_family)
-    if parents != sorted(parents):
-        assert in_order is None
-        return
-    assert in_order is not None
-    assert in_order.tolist() == made.tolist()
-    assert [net.tolist() for net in by_family] == [net.tolist() for net in nets]
 
 
 @given(families(), U64S, st.sampled_from([np.int64, np.int32, np.uint32, np.uint8, np.int16]))
 @settings(deadline=None)
-def test_families_of_any_index_type_equal(
+def test_children_of_any_index_type_equal(
     family: tuple[list[int], list[int]], edge: int, dtype: type
 ) -> None:
     parent_ids, parents = family
-    found = kernels.child_families(_u64(parent_ids), np.array(sorted(parents), dtype), edge)
+    found = kernels.child_ids(_u64(parent_ids), np.array(sorted(parents), dtype), edge)
     assert found is not None
-    assert found[0].tolist() == _children(parent_ids, sorted(parents), edge)
-    assert reduce(xor, found[1].tolist(), 0) == reduce(xor, found[0].tolist(), 0)
+    assert found.tolist() == _children(parent_ids, sorted(parents), edge)
 
 
 @pytest.mark.parametrize("bad", [[-1], [0, 3], [2, -1], [1, 0, 7], [(1 << 63) - 1, -(1 << 63)]])
-def test_families_of_a_parent_out_of_range_are_not_made(bad: list[int]) -> None:
-    assert kernels.child_families(_u64([1, 2, 3]), np.array(bad), 5) is None
-    assert kernels.child_families(_u64([]), np.array([0]), 5) is None
+def test_children_of_a_parent_out_of_range_are_not_made(bad: list[int]) -> None:
+    assert kernels.child_ids(_u64([1, 2, 3]), np.array(bad), 5) is None
+    assert kernels.child_ids(_u64([]), np.array([0]), 5) is None
 
 
 def test_wrong_arrays_are_refused() -> None:
     with pytest.raises(ProtocolError, match="parent indices are float64"):
-        kernels.child_families(_u64([1, 2, 3]), np.array([0.0]), 5)  # type: ignore[arg-type]
+        kernels.child_ids(_u64([1, 2, 3]), np.array([0.0]), 5)  # type: ignore[arg-type]
 
 
 def test_dense_numbers_do_not_cancel() -> None:

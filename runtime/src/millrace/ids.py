@@ -26,7 +26,7 @@ NO_WINDOW = WindowNumber(0)
 BLOCK_ROOTS = 256
 """Consecutive roots in one tracking block."""
 
-TRACKING_PARTITIONS = 16
+TRACKING_PARTITIONS = 4
 """Slices of the ack log that a window attempt's blocks are striped over, at the least."""
 
 DEFAULT_KEY_GROUPS = 128

@@ -82,7 +82,7 @@ def test_rows_that_are_not_those_of_their_parents_are_never_emitted(rows):
     edge = SimpleNamespace(name="a>b", id=7, ordered=False, route=Route.FORWARD)
     component = SimpleNamespace(many=True)
     outlet = Outlet(SimpleNamespace(books=books), component, [(edge, taken.append)])
-    parent = Batch(
+    parent = Batch.of(
         pa.record_batch({"v": [1, 2, 3]}),
         np.arange(3, dtype=np.uint32),
         np.array([5, 6, 7], np.uint64),

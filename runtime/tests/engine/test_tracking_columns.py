@@ -19,40 +19,12 @@ EDGE = reference.edge_id("split", "counts")
 def a_batch(roots, order=None, values=None):
     n = len(roots)
     data = pa.RecordBatch.from_arrays([pa.array(values or list(range(n)))], names=["v"])
-    return Batch(
+    return Batch.of(
         data,
         np.array(roots, np.uint32),
         np.arange(100, 100 + n, dtype=np.uint64),
         None if order is None else np.array(order, np.uint64),
     )
-
-
-@given(st.lists(st.integers(0, 4), max_size=40))
-@settings(max_examples=60, deadline=None)
-def test_children_have_the_ids_of_the_reference(parents):
-    parent_ids = np.array([reference.mix64(i + 1) for i in range(5)], np.uint64)
-    places = np.array(parents, np.int64)
-    roots = places.astype(np.uint32)
-    net = np.zeros(5, np.uint64), np.zeros(1, np.uint64)
-    ordinals = kernels.ordinals_of(places, 5)
-    ids = kernels.emit(parent_ids, places, ordinals, roots, EDGE, net)
-    seen: dict[int, int] = {}
-    expected_net = [0] * 5
-    for place, found in zip(parents, ids.tolist(), strict=True):
-        ordinal = seen.get(place, 0)
-        seen[place] = ordinal + 1
-        assert found == reference.tuple_id(int(parent_ids[place]), ordinal, EDGE)
-        expected_net[place] ^= found
-    assert net[0].tolist() == expected_net
-    kernels.absorb(ids, roots, net)
-    assert not net[0].any()
-
-
-def test_single_children_are_first_children():
-    parent_ids = np.array([7, 8], np.uint64)
-    net = np.zeros(2, np.uint64), np.zeros(1, np.uint64)
-    ids = kernels.emit(parent_ids, None, None, np.arange(2, dtype=np.uint32), EDGE, net)
-    assert ids.tolist() == [reference.tuple_id(7, 0, EDGE), reference.tuple_id(8, 0, EDGE)]
 
 
 def test_tuples_of_the_windows_tree_and_untracked_ones_touch_no_root():
@@ -108,7 +80,7 @@ def test_a_batch_travels_as_arrow_and_comes_back(anchored):
     batch = a_batch([3, kernels.WINDOW_TREE], [4, 5])
     if anchored:
         lists = pa.array([[3, 9], [kernels.WINDOW_TREE]], pa.list_(pa.uint32()))
-        batch = Batch(batch.data, batch.roots, batch.ids, batch.order, lists)
+        batch = Batch.of(batch.data, batch.roots, batch.ids, batch.order, lists)
     found = Batch.from_arrow(batch.to_arrow())
     assert found.data.equals(batch.data)
     assert found.roots.tolist() == batch.roots.tolist()
@@ -124,7 +96,7 @@ def test_batches_join_though_only_one_has_anchors_and_encoded_columns():
     plain = a_batch([1, 2], values=["a", "b"])
     encoded = plain.data.column("v").dictionary_encode()
     lists = pa.array([[1, 2], [2]], pa.list_(pa.uint32()))
-    other = Batch(
+    other = Batch.of(
         pa.RecordBatch.from_arrays([encoded], names=["v"]), plain.roots, plain.ids, None, lists
     )
     joined = concat([plain, other])
@@ -146,7 +118,7 @@ def list_of(size: int) -> pa.Array:
 @pytest.mark.parametrize(("column", "told"), [(text_of, "column v"), (list_of, "column of lists")])
 def test_what_one_column_cannot_hold_is_told_with_what_to_do(column, told):
     parts = [
-        Batch(pa.RecordBatch.from_arrays([column(size)], names=["v"]), np.array([0], np.uint32))
+        Batch.of(pa.RecordBatch.from_arrays([column(size)], names=["v"]), np.array([0], np.uint32))
         for size in ((1 << 31) - 4, 5)
     ]
     with pytest.raises(UserCodeError, match=f"{told} .* spec.window.maxRecords"):
@@ -158,21 +130,3 @@ def test_ids_of_children_with_one_ordinal_are_those_of_the_reference():
     for ordinal in (0, 3, 255, 256, 70_000):
         ids = kernels.emit_alike(parents, ordinal, EDGE)
         assert ids.tolist() == [reference.tuple_id(int(p), ordinal, EDGE) for p in parents]
-
-
-@given(st.lists(st.integers(0, 4), max_size=40), st.integers(0, 3))
-@settings(max_examples=60, deadline=None)
-def test_families_are_booked_as_their_members_are(places, loose):
-    """The roots of the last parents are of no tree, or of the window's own."""
-    parent_ids = np.arange(50, 55, dtype=np.uint64)
-    roots = np.array([2, 0, 1, kernels.WINDOW_TREE + loose, kernels.UNTRACKED], np.uint32)
-    parents = np.array(places, np.int64)
-    one, other = ((np.zeros(3, np.uint64), np.zeros(1, np.uint64)) for _ in range(2))
-    ids = kernels.emit_families(parent_ids, roots, parents, EDGE, one)
-    if places != sorted(places):
-        assert ids is None
-        return
-    ordinals = kernels.ordinals_of(parents, 5)
-    expected = kernels.emit(parent_ids, parents, ordinals, roots[parents], EDGE, other)
-    assert ids.tolist() == expected.tolist()
-    assert [a.tolist() for a in one] == [a.tolist() for a in other]

@@ -82,8 +82,8 @@ def test_slices_are_placed_by_as_many_virtual_nodes_as_were_declared(server, vir
     entries = log.read({log.control_key: "0-0"})[log.control_key]
     told = [decode_control(fields) for _, fields in entries]
     placed = [entry.owners for entry in told if isinstance(entry, SliceOwners)]
-    assert placed == [assign(18, names, None, virtual_nodes, striped=True)]
-    assert assign(18, names, None, 1, striped=True) != assign(18, names, striped=True)
+    assert placed == [assign(6, names, None, virtual_nodes, striped=True)]
+    assert assign(6, names, None, 1, striped=True) != assign(6, names, striped=True)
     made.stop()
 
 
@@ -130,11 +130,11 @@ def test_slices_have_owners_though_an_answer_about_them_was_lost(server, verdict
     with monkeypatch.context() as lost:
         lost.setattr(AckLog, "append_control", unanswered)
         asking.members(("acker-0", "acker-2"))
-    assert len(owners_told(redis)[-1]) == 16
+    assert len(owners_told(redis)[-1]) == 4
     assert asking.ackers() == ()
     asking.members(("acker-0", "acker-1", "acker-2"))
     asking.open(replace(ATTEMPT, attempt=ATTEMPT.attempt + 1), 10)
-    assert len(owners_told(redis)[-1]) == 18
+    assert len(owners_told(redis)[-1]) == 6
     assert asking.ackers() == ("acker-0", "acker-1", "acker-2")
 
 
@@ -145,10 +145,10 @@ def test_owners_are_said_again_when_nobody_answers(server, verdicts):
     redis = connect(server.address, UID).redis
     asking.members(("acker-0", "acker-1", "acker-2"))
     asking.open(ATTEMPT, 10)
-    late = SliceOwners.of(1, ("acker-0", "acker-1"), {ATTEMPT: 16})
+    late = SliceOwners.of(1, ("acker-0", "acker-1"), {ATTEMPT: 6})
     AckLog(redis, UID).append_control(1, late)
     asking.ask(CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ()))
-    until(lambda: len(owners_told(redis)[-1]) == 18, "the owners are said again", ANSWER_S)
+    until(lambda: len(owners_told(redis)[-1]) == 6, "the owners are said again", ANSWER_S)
 
 
 def test_ackers_are_heard_of_while_spark_starts(server):
@@ -215,8 +215,8 @@ def test_a_question_that_was_refused_is_put_again_until_it_is_answered(server, v
     relent(redis)
     for _ in range(2):
         asking.ask(marker)
-    given = Verdict(ATTEMPT, tuple(range(16)), 0, (), True)
-    log.answer(ATTEMPT, [Verdict(ATTEMPT, (p,), 0, (), True) for p in range(16)])
+    given = Verdict(ATTEMPT, tuple(range(4)), 0, (), True)
+    log.answer(ATTEMPT, [Verdict(ATTEMPT, (p,), 0, (), True) for p in range(4)])
     assert events.get(timeout=ANSWER_S) == e.VerdictGiven(given)
     assert events.empty()
     entries = log.read({log.control_key: "0-0"})[log.control_key]
@@ -234,8 +234,8 @@ def test_a_server_without_memory_takes_what_leads_to_a_verdict(server, verdicts)
     with pytest.raises(AckLogFullError, match=r"of 0\.0 MiB are used"):
         log.append(ATTEMPT, [(0, b"xors")])
     asking.ask(CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ()))
-    log.answer(ATTEMPT, [Verdict(ATTEMPT, (p,), 0, (), True) for p in range(16)])
-    given = Verdict(ATTEMPT, tuple(range(16)), 0, (), True)
+    log.answer(ATTEMPT, [Verdict(ATTEMPT, (p,), 0, (), True) for p in range(4)])
+    given = Verdict(ATTEMPT, tuple(range(4)), 0, (), True)
     assert events.get(timeout=ANSWER_S) == e.VerdictGiven(given)
     asking.forget([ATTEMPT])
     assert not redis.exists(log.verdict_key(ATTEMPT))

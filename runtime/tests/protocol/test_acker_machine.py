@@ -791,7 +791,7 @@ def test_what_opens_is_shared_evenly_by_any_number_of_ackers(ackers: int) -> Non
 def test_owners_of_what_nobody_has_open_any_more_are_not_told() -> None:
     open_ = {AttemptId(1, 1, 1): 16, AttemptId(1, 2, 1): 20}
     placed = SliceOwners.of(1, ["a", "b", "c"], open_)
-    assert [len(table) for table in (placed.owners, *placed.others)] == [18, 16, 20]
+    assert [len(table) for table in (placed.owners, *placed.others)] == [6, 16, 20]
     again = placed.renewed({AttemptId(1, 2, 1): 20})
     assert (again.owners, again.live) == (placed.owners, (AttemptId(1, 2, 1),))
     assert again.others == placed.others[1:]

@@ -151,6 +151,16 @@ def test_halves_of_a_claim_say_what_the_whole_says(claim: holes.Runs, at: int) -
     assert list(inside) == [number for number in holes.numbers(claim) if at <= number < at + 9]
 
 
+@given(runs, runs)
+def test_what_is_left_without_other_runs_is_what_they_lack(
+    one: holes.Runs, other: holes.Runs
+) -> None:
+    left = holes.less(one, other)
+    lacking = set(holes.numbers(other))
+    assert list(holes.numbers(left)) == [n for n in holes.numbers(one) if n not in lacking]
+    assert holes.joined(left) == left
+
+
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)), max_size=8))
 def test_joined_runs_are_apart_and_hold_the_same_numbers(said: list[tuple[int, int]]) -> None:
     found = holes.joined(said)

@@ -50,6 +50,10 @@ class TaskTold:
         """A source task has read these roots: closes the seed that the acker sets."""
         self.absorb(source_edge(source), roots, seeds)
 
+    def read_as_planned(self, source: str, run: tuple[int, int]) -> None:
+        """The same of a (first, count) run of consecutive records."""
+        self._books.read.setdefault(source_edge(source), []).append(run)
+
     def absorb(self, edge: TrackedEdge | str, roots: U32, tuples: U64) -> None:
         """Tuples were handed to an edge, or have come over it and are processed."""
         name = edge if isinstance(edge, str) else edge.name
@@ -57,9 +61,9 @@ class TaskTold:
 
     def emit(self, edge: TrackedEdge, roots: U32, parents: U64, of: np.ndarray) -> U64:  # type: ignore[type-arg]
         """Children of ``parents[of[i]]``, with their own ``roots``, were handed to an edge."""
-        ordinals = kernels.ordinals_of(of, len(parents))
-        net = self._books.net(edge.name).pair
-        return kernels.emit(parents, of, ordinals, roots, edge.id, net)
+        tuples = kernels.children(parents, of, None, edge.id)
+        self.absorb(edge, roots, tuples)
+        return tuples
 
     def combined(self, edge: TrackedEdge, value: int) -> None:
         """A tuple of the window's own tree was emitted or processed."""

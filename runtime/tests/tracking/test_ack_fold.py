@@ -21,7 +21,15 @@ from millrace.protocol.acklog import (
     sequences,
     source_edge,
 )
-from millrace.protocol.types import AttemptId, CloseMarker, Intent, Replay, RootRange, TaskId
+from millrace.protocol.types import (
+    UNSAID_SLICES,
+    AttemptId,
+    CloseMarker,
+    Intent,
+    Replay,
+    RootRange,
+    TaskId,
+)
 from millrace.simulate.parts.plainfold import PlainFold, PlainMessage, seeds
 from millrace.tracking.fold import ArrayFold, SeedIntervals
 from millrace.tracking.ids import U64, range_tracking_ids
@@ -64,7 +72,7 @@ def touches(roots: int) -> st.SearchStrategy[Touches]:
 
 
 def messages(
-    roots: int, what: Touches, slices: int = TRACKING_PARTITIONS
+    roots: int, what: Touches, slices: int = UNSAID_SLICES
 ) -> list[tuple[AckMessage, PlainMessage]]:
     """The same messages in both forms."""
     found = []
@@ -99,8 +107,8 @@ def _by_sequence(fold: ArrayFold, net: Net) -> dict[int, int]:
             st.just(roots), touches(roots), st.frozensets(st.integers(0, roots - 1), max_size=5)
         )
     ),
-    st.integers(0, TRACKING_PARTITIONS - 1),
-    st.sampled_from([TRACKING_PARTITIONS, 18, 21]),
+    st.integers(0, UNSAID_SLICES - 1),
+    st.sampled_from([UNSAID_SLICES, 18, 21]),
 )
 @settings(deadline=None, max_examples=60)
 def test_the_array_fold_equals_the_plain_one(
@@ -146,11 +154,11 @@ def test_seeds_that_cancel_are_never_computed(said: list[tuple[int, int, tuple[i
     for low, count, records in said:
         seeds = Seeds(source_edge("lines"), low, count, *records)
         intervals.toggle(seeds)
-        plain[low : low + count] ^= seeds.net(WINDOW, WINDOW, TRACKING_PARTITIONS).values
+        plain[low : low + count] ^= seeds.net(WINDOW, WINDOW, UNSAID_SLICES).values
     left = list(intervals.take())
     for seeds in left:
         plain[seeds.low : seeds.low + seeds.count] ^= seeds.net(
-            WINDOW, WINDOW, TRACKING_PARTITIONS
+            WINDOW, WINDOW, UNSAID_SLICES
         ).values
     assert not plain.any()
     assert sum(seeds.count for seeds in left) <= sum(count for _, count, _ in said)
@@ -176,7 +184,7 @@ def test_both_folds_leave_holes_alone(data: st.DataObject) -> None:
     close = CloseMarker(ATTEMPT, intent(roots), excluded, (), (), holes)
     empty = {s for first, count in holes for s in range(first, first + count)}
     touched = data.draw(st.integers(0, roots - 1))
-    for partition in range(TRACKING_PARTITIONS):
+    for partition in range(UNSAID_SLICES):
         opened = Open(ATTEMPT, roots, EDGES)
         array, plain = ArrayFold(opened, partition), PlainFold(opened, partition)
         mine = messages(roots, [(0, "a>b", touched, 5)])
@@ -186,7 +194,7 @@ def test_both_folds_leave_holes_alone(data: st.DataObject) -> None:
                 plain.apply(other)
         array.seed(close)
         plain.seed(close)
-        inside = set(sequences(WINDOW, partition, roots, TRACKING_PARTITIONS)) - excluded
+        inside = set(sequences(WINDOW, partition, roots, UNSAID_SLICES)) - excluded
         wanted = sorted(s for s in inside if s not in empty or s == touched)
         assert list(array.incomplete()) == list(plain.incomplete()) == wanted
         assert list(array.trace(close).broken()) == list(plain.trace(close).broken())
@@ -202,31 +210,27 @@ def test_holes_are_taken_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for module in ("fold", "message"):
         monkeypatch.setattr(f"millrace.tracking.{module}.range_tracking_ids", counted)
-    roots, partition = 20_000, check_partition(WINDOW, TRACKING_PARTITIONS)
+    roots, partition = 20_000, check_partition(WINDOW, UNSAID_SLICES)
     array = ArrayFold(Open(ATTEMPT, roots, EDGES), partition)
     holes = tuple((s, 1) for s in range(1, roots, 2))
     array.seed(CloseMarker(ATTEMPT, intent(roots), frozenset(), (), (), holes))
-    mine = list(sequences(WINDOW, partition, roots, TRACKING_PARTITIONS))
+    mine = list(sequences(WINDOW, partition, roots, UNSAID_SLICES))
     assert list(array.incomplete()) == [s for s in mine if not s % 2]
     assert len(calls) <= 2 * len(intent(roots).ranges)
 
 
 def _dense(edge: str, low: int, count: int) -> AckMessage:
     net = Net(edge, low, np.ones(count, np.uint64))
-    return AckMessage(
-        ATTEMPT, TaskId(0, 0, 0), check_partition(WINDOW, TRACKING_PARTITIONS), (net,), {}
-    )
+    return AckMessage(ATTEMPT, TaskId(0, 0, 0), check_partition(WINDOW, UNSAID_SLICES), (net,), {})
 
 
 def _sparse(*places: int) -> AckMessage:
     net = Net("a>b", 0, np.ones(len(places), np.uint64), np.array(places, np.uint32))
-    return AckMessage(
-        ATTEMPT, TaskId(0, 0, 0), check_partition(WINDOW, TRACKING_PARTITIONS), (net,), {}
-    )
+    return AckMessage(ATTEMPT, TaskId(0, 0, 0), check_partition(WINDOW, UNSAID_SLICES), (net,), {})
 
 
 def test_messages_that_do_not_fit_are_not_accepted() -> None:
-    fold = ArrayFold(Open(ATTEMPT, 200, EDGES), check_partition(WINDOW, TRACKING_PARTITIONS))
+    fold = ArrayFold(Open(ATTEMPT, 200, EDGES), check_partition(WINDOW, UNSAID_SLICES))
     assert fold.accepts(_dense("a>b", 0, 200))
     assert not fold.accepts(_dense("a>b", 1, 200))
     assert not fold.accepts(_dense("a>c", 0, 200))
@@ -240,7 +244,7 @@ def test_messages_that_do_not_fit_are_not_accepted() -> None:
 def test_eight_bytes_a_root() -> None:
     roots = 1_000_000
     opened = Open(ATTEMPT, roots, EDGES)
-    folds = [ArrayFold(opened, partition) for partition in range(TRACKING_PARTITIONS)]
+    folds = [ArrayFold(opened, partition) for partition in range(UNSAID_SLICES)]
     assert sum(fold.size_bytes for fold in folds) == 0
     for fold in folds:
         fold.apply(_dense("a>b", 0, 256))
@@ -249,7 +253,7 @@ def test_eight_bytes_a_root() -> None:
 
 def test_a_wrong_close_marker_breaks_roots_but_not_the_acker() -> None:
     """More roots than were announced, excluded ones far away, a source that has no edge."""
-    fold = ArrayFold(Open(ATTEMPT, 10, ("a>b",)), check_partition(WINDOW, TRACKING_PARTITIONS))
+    fold = ArrayFold(Open(ATTEMPT, 10, ("a>b",)), check_partition(WINDOW, UNSAID_SLICES))
     close = marker(5000, frozenset([4097, 3]))
     fold.seed(close)
     assert list(fold.incomplete()) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
@@ -288,7 +292,7 @@ def test_a_machine_over_arrays_finds_the_broken_roots() -> None:
 
     machine = AckerMachine[AckMessage]("a", ArrayFold)
     actions = machine.control(SliceOwners.of(1, ["a"]))
-    actions += machine.control(Open(ATTEMPT, roots, EDGES))
+    actions += machine.control(Open(ATTEMPT, roots, EDGES, TRACKING_PARTITIONS))
     actions += machine.control(close)
     found, complete = [], 0
     while actions:
@@ -308,4 +312,4 @@ def test_a_machine_over_arrays_finds_the_broken_roots() -> None:
             assert isinstance(action, Follow | Unfollow)
     assert [(root.sequence, root.processor) for root in found] == [(4000, "b")]
     assert complete == roots - 2
-    assert roots_of(WINDOW, 0, roots, TRACKING_PARTITIONS) > 0
+    assert roots_of(WINDOW, 0, roots, UNSAID_SLICES) > 0

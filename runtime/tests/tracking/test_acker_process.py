@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import psutil
@@ -22,9 +23,10 @@ from millrace.protocol.acklog import check_partition, roots_of
 from millrace.protocol.types import AttemptId, CloseMarker, FailedRoot, TaskId, Verdict
 from millrace.tracking import process
 from millrace.tracking.control import AckControl
-from millrace.tracking.log import AckLog, Entry
+from millrace.tracking.log import AckLog, AckLogLostError, Entry
 from millrace.tracking.message import AckMessage, Net, Seeds, encode
 from millrace.tracking.process import ANSWER_ROOTS, Acker, connect
+from millrace_e2e.waiting import until
 
 PATIENCE_S = 60.0
 ALL = tuple(range(TRACKING_PARTITIONS))
@@ -127,7 +129,7 @@ def test_members_change_in_the_middle(
     server: Server, uid: str, ackers: Ackers, log: AckLog, control: AckControl
 ) -> None:
     """acker-0 has folded a part when it dies; acker-1 takes over and then shares with a third."""
-    first = ackers.start(server, uid, "acker-0", "acker.folded:5")
+    first = ackers.start(server, uid, "acker-0", "acker.folded:3")
     bad = window(1, 5000, lost_word=7, loser=True)
     control.open(bad.attempt, bad.roots)
     loser, source, sink = bad.messages()
@@ -144,7 +146,17 @@ def test_members_change_in_the_middle(
     assert log.wait_verdict(bad.attempt, TRACKING_PARTITIONS, PATIENCE_S) == broken(bad, 7)
 
 
-def test_the_server_goes_away_and_comes_back(own_server: Server, uid: str, ackers: Ackers) -> None:
+def rewriting(client: redis.Redis) -> bool:
+    """Whether a server rewrites its file, or is about to."""
+    said = client.info("persistence")
+    return bool(said["aof_rewrite_in_progress"] or said["aof_rewrite_scheduled"])
+
+
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_a_server_that_comes_back_has_lost_what_was_open(
+    own_server: Server, uid: str, ackers: Ackers, rewritten: bool
+) -> None:
+    """Also where its file was rewritten meanwhile, and gives a part of the log back."""
     ackers.start(own_server, uid)
     with own_server.client() as client:
         log = AckLog(client, uid)
@@ -156,11 +168,22 @@ def test_the_server_goes_away_and_comes_back(own_server: Server, uid: str, acker
         control.open(bad.attempt, bad.roots)
         loser, source, sink = bad.messages()
         log.append(bad.attempt, loser)
+        if rewritten:
+            client.bgrewriteaof()
+            until(lambda: not rewriting(client), "the file is rewritten", PATIENCE_S)
         log.append(bad.attempt, source)
         own_server.kill()
         own_server.start()
-        log.append(bad.attempt, sink)
-        assert control.judge(bad.marker(), PATIENCE_S) == broken(bad, 8)
+        if rewritten:
+            log.append(bad.attempt, sink)
+            verdict = control.judge(bad.marker(), PATIENCE_S)
+            assert verdict is not None
+            assert (verdict.complete, verdict.incomplete, verdict.window_complete) == (0, (), False)
+        else:
+            with pytest.raises(AckLogLostError):
+                log.append(bad.attempt, sink)
+        again = replace(bad, attempt=replace(bad.attempt, attempt=2))
+        assert run(log, control, again) == broken(again, 8)
 
 
 def test_an_acker_waits_for_its_server(own_server: Server, uid: str, ackers: Ackers) -> None:
@@ -377,7 +400,7 @@ def test_small_windows_are_read_in_one_go(
     counts = ReadCounts(log_of_acker)
     monkeypatch.setattr(log_of_acker, "read", counts.read)
     acker.step(0.0)
-    assert counts.asked == [(3 * TRACKING_PARTITIONS, 16)]
+    assert counts.asked == [(0, 16), (3 * TRACKING_PARTITIONS, 16)]
 
 
 def test_a_window_that_was_over_before_it_was_heard_of_is_not_followed(

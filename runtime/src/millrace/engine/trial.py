@@ -156,7 +156,7 @@ class _Trial:
             making.Site(task, self._component, outlet, _Toolbox(self._spec), states)  # type: ignore[arg-type]
         )
         kept = np.array([at for at in range(count) if at not in excluded], np.int64)
-        batch = Batch(given, np.arange(count, dtype=np.uint32)).take(kept)
+        batch = Batch.of(given, np.arange(count, dtype=np.uint32)).take(kept)
         try:
             step.open()
             step.accept(self._edge, batch)

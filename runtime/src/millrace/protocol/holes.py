@@ -80,6 +80,18 @@ def clipped(runs: Runs, to: tuple[int, int]) -> Runs:
     return tuple((first, end - first) for first, end in bounds if first < end)
 
 
+def less(runs: Runs, others: Runs) -> Runs:
+    """What of some joined runs is in none of others, which are joined, too."""
+    found: list[tuple[int, int]] = []
+    for first, count in runs:
+        at = first
+        for low, length in clipped(others, (first, count)):
+            found.append((at, low - at))
+            at = low + length
+        found.append((at, first + count - at))
+    return tuple(run for run in found if run[1])
+
+
 def split(runs: Runs | None, at: int) -> tuple[Runs | None, Runs | None]:
     """What a claim says of the first ``at`` numbers and of those from there on, anew from 0."""
     if runs is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from millrace.protocol.acklog import (
     local_index,
     source_of,
 )
-from millrace.protocol.holes import clipped, joined
+from millrace.protocol.holes import Runs, clipped, joined, less
 from millrace.protocol.types import AttemptId, RootRange, TaskId
 from millrace.tracking import kernels
 from millrace.tracking.ids import U64
@@ -22,6 +22,9 @@ from millrace.tracking.message import AckMessage, Net, Seeds, encode, net_of
 
 Nets = dict[int, list[Net | Seeds]]
 """Nets by tracking partition."""
+
+Messages = tuple[tuple[int, bytes], ...]
+"""Encoded messages, each with the tracking partition that it is for."""
 
 
 def slots(roots_total: int, slices: int) -> int:
@@ -69,6 +72,7 @@ class AckCollector:
         self._ranges = ranges
         self._runs = joined(runs)
         self._nets: dict[str, _EdgeNet] = {}
+        self._read: dict[str, Runs] = {}
         self._window_checks: dict[str, int] = {}
 
     def add_net(self, edge: str, acc: U64, low: int, high: int) -> None:
@@ -88,6 +92,11 @@ class AckCollector:
             raise kernels.root_out_of_range(high, self._roots_total)
         self._nets[edge] = _EdgeNet(acc, low, high)
 
+    def add_read(self, edge: str, runs: Iterable[tuple[int, int]]) -> None:
+        """Take over that the records of these runs, by sequence number, were read and emitted.
+        ``edge`` is their source's own, and what else its net has is added with ``add_net``."""
+        self._read[edge] = joined(runs)
+
     def add_window(self, edge: str, xor_value: int) -> None:
         """Take over the XOR of an edge's combined tuples, which are of the window's own tree."""
         self._window_checks[edge] = self._window_checks.get(edge, 0) ^ xor_value
@@ -100,6 +109,9 @@ class AckCollector:
         """
         home = check_partition(self._attempt.window, self._slices)
         nets: Nets = {home: []}
+        for edge, runs in self._read.items():
+            for _, low, count, records in self._pieces(edge, runs):
+                self._add_seeds(edge, (low, low + count), records, nets)
         for edge, net in self._nets.items():
             low, high = net.low, net.high
             rest = self._without_seeds(edge, net.acc, (low, high + 1), nets)
@@ -120,23 +132,17 @@ class AckCollector:
 
     def _without_seeds(self, edge: str, acc: U64, span: tuple[int, int], nets: Nets) -> U64 | None:
         """What is left of a net that is mostly tracking ids, which are added as seeds."""
-        source = source_of(edge)
-        first, places, equal = 0, 0, 0
+        places, equal = 0, 0
         found: list[tuple[int, U64]] = []
-        for piece in self._ranges if source is not None else ():
-            begin, end = max(first, span[0]), min(first + piece.count, span[1])
-            mine = piece.source == source and begin < end
-            for low, count in clipped(self._runs, (begin, end - begin)) if mine else ():
-                high = low + count
-                start = piece.start + low - first
-                due = kernels.range_seeds(piece.source, piece.partition, start, high - low)
-                same = int(np.count_nonzero(acc[low:high] == due))
-                if 2 * same > high - low:
-                    base = (piece.start - first) % (1 << 64)
-                    self._add_seeds(edge, (low, high), (piece.partition, base), nets)
-                    found.append((low, due))
-                    places, equal = places + high - low, equal + same
-            first += piece.count
+        runs = clipped(self._runs, (span[0], span[1] - span[0]))
+        for piece, low, count, records in self._pieces(edge, less(runs, self._read.get(edge, ()))):
+            start = (records[1] + low) % (1 << 64)
+            due = kernels.range_seeds(piece.source, piece.partition, start, count)
+            same = int(np.count_nonzero(acc[low : low + count] == due))
+            if 2 * same > count:
+                self._add_seeds(edge, (low, low + count), records, nets)
+                found.append((low, due))
+                places, equal = places + count, equal + same
         if not found:
             return acc
         if equal == places == np.count_nonzero(acc[slice(*span)]):
@@ -145,6 +151,19 @@ class AckCollector:
         for low, due in found:
             rest[low : low + len(due)] ^= due
         return rest
+
+    def _pieces(
+        self, edge: str, runs: Runs
+    ) -> Iterator[tuple[RootRange, int, int, tuple[int, int]]]:
+        """Where runs of the roots of a source, whose own edge this is, lie in the ranges of the
+        intent: (range, first sequence number, count, (source partition, base of ``Seeds``))."""
+        source, first = source_of(edge), 0
+        for piece in self._ranges if source is not None else ():
+            if piece.source == source:
+                records = piece.partition, (piece.start - first) % (1 << 64)
+                for low, count in clipped(runs, (first, piece.count)):
+                    yield piece, low, count, records
+            first += piece.count
 
     def _add_seeds(
         self, edge: str, span: tuple[int, int], records: tuple[int, int], nets: Nets

@@ -80,15 +80,16 @@ class ArrayFold:
     def seed(self, marker: CloseMarker) -> None:
         if not self._size:
             return
-        acc = self._array()
         for seeds in self._due(marker):
             self._add(seeds)
         for left in self._seeds.take():
             self._xor(self._net(left))
+        if self._acc is None:
+            return
         for sequence in marker.excluded:
             mine = partition_of(self._window, sequence, self._slices) == self._partition
             if mine and sequence < self._roots:
-                acc[self._place(sequence)] = 0
+                self._acc[self._place(sequence)] = 0
 
     def incomplete(self) -> Sequence[int]:
         if self._acc is None:

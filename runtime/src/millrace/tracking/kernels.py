@@ -43,34 +43,21 @@ def _within(parents: Index, count: int) -> bool:
     return not fallen and parents[0] >= 0 and parents[parents.shape[0] - 1] < count
 
 
-@kernel(
-    *[
-        (vector(_U64), vector(p), _U64, vector(_U64, writable=True), vector(_U64, writable=True))
-        for p in _PARENT_TYPES
-    ]
-)
-def _children_families(
-    parent_ids: U64, parents: Index, edge: np.uint64, out: U64, families: U64
-) -> bool:
-    """Ids of children and the XOR of those of each parent; False where ``parents`` fall or are out
-    of range. No step waits for a hash before it: a family's are XORed behind."""
+@kernel(*[(vector(_U64), vector(p), _U64, vector(_U64, writable=True)) for p in _PARENT_TYPES])
+def _child_ids(parent_ids: U64, parents: Index, edge: np.uint64, out: U64) -> bool:
+    """Ids of children; False where ``parents`` fall or are out of range."""
     count = parents.shape[0]
     if count == 0:
         return True
     if not _within(parents, parent_ids.shape[0]):
         return False
-    last, seed, family = parents[0], np.uint64(0), np.uint64(0)
+    last, seed = parents[0], parent_ids[np.uint64(parents[0])] + edge
     for i in range(count):
         parent = parents[i]
-        if i == 0 or parent != last:
-            families[np.uint64(last)] = family
-            seed = parent_ids[np.uint64(parent)] + edge
-            last, family = parent, np.uint64(0)
+        if parent != last:
+            last, seed = parent, parent_ids[np.uint64(parent)] + edge
         seed += GOLDEN
-        value = mix64_compiled(seed)
-        out[i] = value
-        family ^= value
-    families[np.uint64(last)] = family
+        out[i] = mix64_compiled(seed)
     return True
 
 
@@ -82,20 +69,16 @@ def range_seeds(source: str, partition: int, start: int, count: int, replay: int
     return out
 
 
-def child_families(parent_ids: U64, parents: Index, edge: int) -> tuple[U64, U64] | None:
-    """Ids of children on one edge whose parents never fall, with the XOR of each parent's.
+def child_ids(parent_ids: U64, parents: Index, edge: int) -> U64 | None:
+    """Ids (uint64, one a child) of children on one edge whose parents never fall.
 
     ``parents[i]`` (int64, int32 or uint32) is the index in ``parent_ids`` of child i's parent; the
-    ordinal of a child counts the earlier children of its parent. Returns (ids,
-    uint64[len(parents)]; families, uint64[len(parent_ids)], 0 where a parent has no child);
-    ``None`` where an index falls or is out of range.
+    ordinal of a child counts the earlier children of its parent. ``None`` where an index falls or
+    is out of range.
     """
     parent_ids, parents = _u64(parent_ids), _parents(parents)
     out = np.empty(len(parents), np.uint64)
-    families = np.zeros(len(parent_ids), np.uint64)
-    if not _children_families(parent_ids, parents, np.uint64(edge), out, families):
-        return None
-    return out, families
+    return out if _child_ids(parent_ids, parents, np.uint64(edge), out) else None
 
 
 def _u64(values: U64) -> U64:

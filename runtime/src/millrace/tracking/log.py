@@ -10,7 +10,10 @@ Keys, all under ``mr:{uid}:ack:`` so that they lie in one hash slot:
 
 The streams of an attempt are made when it is opened, for the slices that have roots, and deleted
 when it is over; tasks and ackers add only to streams that exist, so who comes late leaves nothing
-behind. The log has one copy and is never repaired: an attempt whose log is lost is run again.
+behind. The log has one copy and is never repaired: an attempt whose log is lost is run again. So
+nothing of it goes into the server's file or to a replica, and nobody waits for a disk: a server
+that restarts has none of it, or what it had when its file was last rewritten, of which no attempt
+that is open now has a whole one.
 """
 
 from __future__ import annotations
@@ -49,12 +52,24 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 _LONGEST_BLOCK_S = 1.0
 _BEGINNING = "0-0"
 
-# Both are taken when memory is full: they are small, and what gives memory back waits for them.
-# KEYS: execution, control, then what an open entry makes or a forget entry deletes;
+# In the memory of the server alone.
+_UNWRITTEN = "redis.set_repl(redis.REPL_NONE)\n"
+
+# KEYS: slices; ARGV: a message for each.
+_APPEND = f"""#!lua
+{_UNWRITTEN}for _, key in ipairs(KEYS) do
+  if redis.call('EXISTS', key) == 0 then return 0 end
+end
+for i, key in ipairs(KEYS) do redis.call('XADD', key, '*', 'm', ARGV[i]) end
+return 1
+"""
+
+# The others are taken when memory is full, too: they are small, and what gives memory back waits
+# for them. KEYS: execution, control, then what an open entry makes or a forget entry deletes;
 # ARGV: execution, kind, value, id of the oldest entry to keep ("" all, "=" this one), ids of
 # entries that are of no use behind this one.
-_CONTROL = """#!lua flags=allow-oom
-local highest = tonumber(redis.call('GET', KEYS[1]) or '0')
+_CONTROL = f"""#!lua flags=allow-oom
+{_UNWRITTEN}local highest = tonumber(redis.call('GET', KEYS[1]) or '0')
 if highest > tonumber(ARGV[1]) then return redis.error_reply('FENCED ' .. highest) end
 if ARGV[2] ~= 'members' and redis.call('EXISTS', KEYS[2]) == 0 then
   return redis.error_reply('NOLOG')
@@ -73,8 +88,8 @@ return id
 """
 
 # KEYS: verdicts; ARGV: fields and values.
-_ANSWER = """#!lua flags=allow-oom
-return redis.call('XADD', KEYS[1], 'NOMKSTREAM', '*', unpack(ARGV))
+_ANSWER = f"""#!lua flags=allow-oom
+{_UNWRITTEN}return redis.call('XADD', KEYS[1], 'NOMKSTREAM', '*', unpack(ARGV))
 """
 
 Entry = tuple[str, Mapping[bytes, bytes]]
@@ -139,6 +154,7 @@ class AckLog:
         self._client: Any = client
         self._uid = uid
         self._prefix = log_prefix(uid)
+        self._append_script: Any = client.register_script(_APPEND)
         self._control_script: Any = client.register_script(_CONTROL)
         self._answer_script: Any = client.register_script(_ANSWER)
         timeout_s = client.connection_pool.connection_kwargs.get("socket_timeout")
@@ -171,12 +187,9 @@ class AckLog:
         Doing it twice does no harm. Raises ``AckLogLostError`` when the attempt is over.
         """
         with self._server("append to"):
-            # A transaction, not a script: Lua would copy the arrays several times.
-            pipe = self._client.pipeline(transaction=True)
-            for partition, data in messages:
-                pipe.xadd(self.slice_key(attempt, partition), {"m": data}, nomkstream=True)
-            entries = pipe.execute()
-        if None in entries:
+            keys = [self.slice_key(attempt, partition) for partition, _ in messages]
+            taken = self._append_script(keys=keys, args=[data for _, data in messages])
+        if not taken:
             raise self._lost(attempt)
 
     # -- the driver

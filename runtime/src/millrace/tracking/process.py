@@ -42,6 +42,10 @@ _LOG = logging.getLogger("millrace.acker")
 
 _BLOCK_S = 1.0
 _ANSWER_S = 10 * _BLOCK_S
+_FIRST_LOOK_S = 0.05
+"""After so long the slices of open attempts are looked at, then twice as long, up to ``_BLOCK_S``:
+what came is folded while others work, so that little is left when an attempt is closed."""
+
 _READ_ENTRIES = 16
 """Most entries of one stream taken at once."""
 
@@ -77,19 +81,26 @@ class Acker:
         self._key_of: dict[SliceKey, str] = {}
         self._slice_of: dict[str, SliceKey] = {}
         self._entry_bytes: dict[SliceKey, int] = {}
+        self._patience_s = _FIRST_LOOK_S
 
     def step(self, block_s: float = _BLOCK_S) -> bool:
         """Wait for something new and deal with it; False if nothing came.
 
+        What tasks say is read when an attempt is closed, and before that only where it takes its
+        time: most are so short that one look is enough.
+
         Raises ``StateServerError`` when the server is away: ``restart`` then.
         """
+        if self._read([], _READ_ENTRIES, min(block_s, self._patience_s)):
+            self._patience_s = _FIRST_LOOK_S
+            return True
         came = False
-        reads = list(self._reads(self._after)) or [([], _READ_ENTRIES)]
-        for parts, count in reads:
-            came = self._read(parts, count, block_s / len(reads)) or came
+        for parts, count in self._reads(self._after):
+            came = self._read(parts, count) or came
+        self._patience_s = _FIRST_LOOK_S if came else min(2 * self._patience_s, _BLOCK_S)
         return came
 
-    def _read(self, parts: Iterable[SliceKey], count: int, block_s: float) -> bool:
+    def _read(self, parts: Iterable[SliceKey], count: int, block_s: float = 0.0) -> bool:
         wanted = {self.log.control_key: self._control_after}
         wanted |= {self._key_of[part]: self._after[part] for part in parts if part in self._after}
         found = self.log.read(wanted, count, block_s)

@@ -11,22 +11,23 @@ from millrace.engine.task.context import Task
 from millrace.engine.task.state import Services
 from millrace.protocol.holes import Runs
 from millrace.state.client import StateAddress, connect
-from millrace.tracking.collector import AckCollector
+from millrace.tracking.collector import AckCollector, Messages
 from millrace.tracking.log import AckLog
 
 
-def send_acks(task: Task, services: Services, runs: Runs) -> tuple[int, ...]:
-    """Write the task's ack messages to the log; the tracking partitions that got one. ``runs`` are
-    the (first, count) of the roots that it read.
-
-    Nothing is written with tracking off.
-    """
+def acks_of(task: Task, services: Services, runs: Runs) -> Messages:
+    """The task's ack messages; ``runs`` are the (first, count) of the roots that it read. None with
+    tracking off."""
     if not task.books.tracked or services.log is None:
         return ()
-    messages = collect(task, runs).messages()
-    _log(services.log, task.program.uid).append(task.plan.id, messages)
-    crash.reached("worker.acked")
-    return tuple(partition for partition, _ in messages)
+    return tuple(collect(task, runs).messages())
+
+
+def send_acks(task: Task, services: Services, messages: Messages) -> None:
+    """Write ack messages of the task, and of others of its attempt, to the log: all or none."""
+    if messages and services.log is not None:
+        _log(services.log, task.program.uid).append(task.plan.id, messages)
+        crash.reached("worker.acked")
 
 
 @lru_cache(maxsize=8)
@@ -45,6 +46,8 @@ def collect(task: Task, runs: Runs) -> AckCollector:
 
 def told(books: Books, collector: AckCollector) -> AckCollector:
     """``collector`` with all that the books hold."""
+    for edge, runs in books.read.items():
+        collector.add_read(edge, runs)
     for edge, net in books.nets.items():
         low, high = kernels.nonzero_span(net.roots)
         if low < high:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.engine.task import kernels
+from millrace.engine.task.lineage import Lineage
 from millrace.errors import UserCodeError
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -32,17 +33,36 @@ column can hold."""
 class Batch:
     """Tuples on one edge.
 
-    ``roots`` uint32[n] (see ``kernels``), ``ids`` uint64[n] (``None`` with tracking off),
-    ``order`` uint64[n] the place within the root (``None`` where nothing behind it depends on
+    ``order`` uint64[n] is the place within the root (``None`` where nothing behind it depends on
     order). ``anchors`` lists every root of a tuple that has several; ``roots`` then holds the
     first.
     """
 
     data: pa.RecordBatch
-    roots: Array
-    ids: Array | None = None
+    lineage: Lineage
     order: Array | None = None
     anchors: pa.ListArray | None = None
+
+    @staticmethod
+    def of(
+        data: pa.RecordBatch,
+        roots: Array,
+        ids: Array | None = None,
+        order: Array | None = None,
+        anchors: pa.ListArray | None = None,
+    ) -> Batch:
+        """Tuples whose roots (uint32[n]) and ids (uint64[n]) are known."""
+        return Batch(data, Lineage(roots, ids), order, anchors)
+
+    @property
+    def roots(self) -> Array:
+        """The root of each tuple, uint32[n] (see ``kernels``)."""
+        return self.lineage.roots
+
+    @property
+    def ids(self) -> Array | None:
+        """The id of each tuple, uint64[n], ``None`` with tracking off."""
+        return self.lineage.ids
 
     def __len__(self) -> int:
         return int(self.data.num_rows)
@@ -50,7 +70,7 @@ class Batch:
     def take(self, indices: Array) -> Batch:
         """Rows at ``indices`` (int64)."""
         where = pa.array(indices)
-        return Batch(
+        return Batch.of(
             without_views(self.data).take(where),
             self.roots[indices],
             None if self.ids is None else self.ids[indices],
@@ -60,7 +80,11 @@ class Batch:
 
     def with_data(self, data: pa.RecordBatch) -> Batch:
         """The same tuples with other columns."""
-        return Batch(data, self.roots, self.ids, self.order, self.anchors)
+        return replace(self, data=data)
+
+    def keep(self) -> Batch:
+        """The same tuples, for later than they are processed."""
+        return replace(self, lineage=Lineage(self.roots, self.ids))
 
     def filter(self, keep: Array) -> Batch:
         """Rows where the boolean mask ``keep`` is true."""
@@ -105,7 +129,7 @@ class Batch:
         names = carried.schema.names
         data = carried.select([n for n in names if n not in _TRACKING])
         anchors = carried.column(ANCHORS) if ANCHORS in names else None
-        return Batch(
+        return Batch.of(
             data,
             carried.column(ROOT).to_numpy(),
             carried.column(ID).to_numpy() if ID in names else None,
@@ -136,7 +160,7 @@ def concat(batches: Sequence[Batch]) -> Batch:
     anchors = None
     if any(b.anchors is not None for b in batches):
         anchors = pa.concat_arrays([b.all_anchors() for b in batches])
-    return Batch(
+    return Batch.of(
         data,
         np.concatenate([b.roots for b in batches]),
         _join([b.ids for b in batches]),
@@ -153,7 +177,7 @@ def slices(batch: Batch, rows: int) -> list[Batch]:
     for at in range(0, len(batch), rows):
         end = min(at + rows, len(batch))
         parts.append(
-            Batch(
+            Batch.of(
                 batch.data.slice(at, end - at),
                 batch.roots[at:end],
                 None if batch.ids is None else batch.ids[at:end],

@@ -69,6 +69,9 @@ class Books:
         self._pool = pool
         pool.begin()
         self._nets: dict[str, Net] = {}
+        self.read: dict[str, list[tuple[int, int]]] = {}
+        """(First sequence number, count) of the records that were read as they were planned, by a
+        source's own edge; its net has the others."""
 
     @property
     def nets(self) -> dict[str, Net]:
@@ -82,8 +85,8 @@ class Books:
             self._nets[edge] = found
         return found
 
-    def absorb(self, edge: str, batch: Batch) -> None:
-        """A batch that came over ``edge`` has been processed."""
+    def emitted(self, edge: str, batch: Batch) -> None:
+        """A batch has been handed to ``edge``."""
         if not self.tracked or batch.ids is None:
             return
         net = self.net(edge)
@@ -94,6 +97,19 @@ class Books:
             kernels.absorb_lists(
                 batch.ids, lists.offsets.to_numpy(), lists.values.to_numpy(), net.pair
             )
+
+    def absorb(self, edge: str, batch: Batch) -> None:
+        """A batch that came over ``edge`` has been processed."""
+        if batch.anchors is not None or not batch.lineage.processed(edge):
+            self.emitted(edge, batch)
+
+    def absorb_records(self, edge: str, batch: Batch) -> None:
+        """A batch has been read and emitted; ``edge`` is its source's own."""
+        run = batch.lineage.run
+        if run is None:
+            self.emitted(edge, batch)
+        elif self.tracked:
+            self.read.setdefault(edge, []).append(run)
 
 
 class Failures:

@@ -96,7 +96,7 @@ def broadcast(task: Task, edge: Channel, batch: Batch) -> list[Batch]:
         copy = batch
         if batch.ids is not None:
             ids = broadcast_ids(batch.ids, partition, edge)
-            copy = Batch(batch.data, batch.roots, ids, batch.order, batch.anchors)
+            copy = Batch.of(batch.data, batch.roots, ids, batch.order, batch.anchors)
             task.books.absorb(edge.name, copy)
         copies.append(copy)
     return copies

@@ -23,6 +23,7 @@ from millrace.engine.task import kernels
 from millrace.engine.task.batch import ANCHORS, ID, ROOT
 from millrace.errors import EngineError, NewerFormatError
 from millrace.protocol.types import FORMAT, TaskId, TaskReport
+from millrace.tracking.collector import Messages
 
 _MAGIC = b"MRENV\0"
 _PREFIX = struct.Struct("<6sHI")
@@ -53,10 +54,14 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """An envelope before it is packed, or after: the tables of each edge, by edge name."""
+    """An envelope before it is packed, or after: the tables of each edge, by edge name.
+
+    ``acks`` are ack messages of its task, written by who takes it: in the same process alone.
+    """
 
     header: Header
     tables: Mapping[str, pa.Table] = field(default_factory=dict)
+    acks: Messages = ()
 
 
 class Transport:

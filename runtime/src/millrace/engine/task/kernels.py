@@ -21,7 +21,7 @@ from numba import types
 
 from millrace.compiled.jit import kernel, vector
 from millrace.mixers import GOLDEN
-from millrace.tracking.kernels import child_families, mix64_compiled
+from millrace.tracking.kernels import child_ids, mix64_compiled
 
 WINDOW_TREE = 0x80000000
 UNTRACKED = 0xFFFFFFFF
@@ -69,38 +69,11 @@ def _by_key(codes: Any, number: Any, found: Any, starts: Any, order: Any) -> Any
     return known
 
 
-@kernel((_U64, _INDEX, _U32, _U32, types.uint64, _U64_OUT, _U64_OUT, _U64_OUT))
-def _emit(
-    parent_ids: Any,
-    parents: Any,
-    ordinals: Any,
-    roots: Any,
-    edge: Any,
-    nets: Any,
-    loose: Any,
-    ids: Any,
-) -> Any:
-    for i in range(roots.size):
+@kernel((_U64, _INDEX, _U32, types.uint64, _U64_OUT))
+def _children(parent_ids: Any, parents: Any, ordinals: Any, edge: Any, ids: Any) -> Any:
+    for i in range(parents.size):
         steps = np.uint64(ordinals[i]) + np.uint64(1)
-        value = mix64_compiled(parent_ids[parents[i]] + edge + steps * GOLDEN)
-        ids[i] = value
-        root = roots[i]
-        if root < _TREE:
-            nets[root] ^= value
-        elif root != _NONE:
-            loose[0] ^= value
-
-
-@kernel((_U64, _U32, types.uint64, _U64_OUT, _U64_OUT, _U64_OUT))
-def _emit_single(parent_ids: Any, roots: Any, edge: Any, nets: Any, loose: Any, ids: Any) -> Any:
-    for i in range(roots.size):
-        value = mix64_compiled(parent_ids[i] + edge + GOLDEN)
-        ids[i] = value
-        root = roots[i]
-        if root < _TREE:
-            nets[root] ^= value
-        elif root != _NONE:
-            loose[0] ^= value
+        ids[i] = mix64_compiled(parent_ids[parents[i]] + edge + steps * GOLDEN)
 
 
 @kernel((_U64, types.uint64, _U64_OUT))
@@ -210,51 +183,24 @@ def ordinals_of(parents: Array, parent_count: int) -> Array:
     return ordinals
 
 
-def emit(
-    parent_ids: Array,
-    parents: Array | None,
-    ordinals: Array | None,
-    roots: Array,
-    edge: int,
-    net: tuple[Array, Array],
-) -> Array:
-    """Ids of the children on an edge, XORed into ``net`` as emitted.
-
-    ``roots`` are the children's, ``net`` is (nets, loose). Without ``parents`` each parent has
-    one child.
-    """
-    ids = np.empty(roots.size, np.uint64)
-    nets, loose = net
-    if parents is None or ordinals is None:
-        _emit_single(parent_ids, roots, np.uint64(edge), nets, loose, ids)
-    else:
-        _emit(parent_ids, parents, ordinals, roots, np.uint64(edge), nets, loose, ids)
+def children(parent_ids: Array, parents: Array | None, ordinals: Array | None, edge: int) -> Array:
+    """Ids (uint64) of what the tuples of ``parent_ids`` emit on an edge; ``parents`` (int64) are
+    indices into them. Without ``parents`` each has one child, without ``ordinals`` a child's counts
+    the earlier children of its parent."""
+    if parents is None:
+        return emit_alike(parent_ids, 0, edge)
+    if ordinals is None:
+        ids = child_ids(parent_ids, parents, edge)
+        if ids is not None:
+            return ids
+        ordinals = ordinals_of(parents, len(parent_ids))
+    ids = np.empty(parents.size, np.uint64)
+    _children(parent_ids, parents, ordinals, np.uint64(edge), ids)
     return ids
-
-
-def emit_families(
-    parent_ids: Array, parent_roots: Array, parents: Array, edge: int, net: tuple[Array, Array]
-) -> Array | None:
-    """``emit`` for ``parents`` that never fall, which needs no ordinals; ``None`` if they do."""
-    found = child_families(parent_ids, parents, edge)
-    if found is None:
-        return None
-    ids, families = found
-    _absorb(families, parent_roots, *net)
-    return ids
-
-
-def emit_unbooked(
-    parent_ids: Array, parents: Array | None, ordinals: Array | None, edge: int, count: int
-) -> Array:
-    """Ids of ``count`` children as ``emit`` derives them, XORed into nothing."""
-    nowhere = np.full(count, UNTRACKED, np.uint32)
-    net = np.zeros(1, np.uint64), np.zeros(1, np.uint64)
-    return emit(parent_ids, parents, ordinals, nowhere, edge, net)
 
 
 def emit_alike(parent_ids: Array, ordinal: int, edge: int) -> Array:
-    """Ids of children that all have the same ordinal, one of each parent; XORed into nothing."""
+    """Ids of children that all have the same ordinal, one of each parent."""
     ids = np.empty(parent_ids.size, np.uint64)
     rest = edge + (ordinal + 1) * int(GOLDEN)
     _emit_alike(parent_ids, np.uint64(rest & _MASK), ids)

@@ -26,7 +26,7 @@ from millrace.engine.program.kit import load as load_kit
 from millrace.engine.program.program import Component, Pass
 from millrace.engine.program.usercode import load_function, load_object, use_path
 from millrace.engine.task import blackbox
-from millrace.engine.task.acks import send_acks
+from millrace.engine.task.acks import acks_of, send_acks
 from millrace.engine.task.blackbox import Box, Note, Recipient
 from millrace.engine.task.books import Books, Failures, NetPool
 from millrace.engine.task.context import Task
@@ -47,6 +47,7 @@ from millrace.sources import Source, open_source
 from millrace.sources.loader import source_class
 from millrace.state.keyed.keytable import Room
 from millrace.topology.parts import Role
+from millrace.tracking.collector import Messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +222,9 @@ def begin_task(toolbox: ProcessToolbox, job: Job, task: TaskId) -> None:
 
 class TaskRun:
     """One task attempt from its first to its last line: some ``passes`` that follow each other,
-    over one of ``partitions`` shares of a window."""
+    over one of ``partitions`` shares of a window. Where ``held``, its ack messages go with its
+    parcels, and are written by the task that takes those.
+    """
 
     def __init__(
         self,
@@ -232,7 +235,10 @@ class TaskRun:
         partitions: int,
         bench: Bench,
         tools: Toolbox | None = None,
+        held: bool = False,
     ) -> None:
+        self._held = held
+        self._acks: Messages = ()
         self._began_s = monotonic()
         self.job = job
         self.toolbox = toolbox
@@ -274,12 +280,14 @@ class TaskRun:
         read: tuple[TaskId, ...] = (),
         roots_read: tuple[tuple[int, int], ...] = (),
         relayed: Iterable[TaskReport] = (),
+        acks: Messages = (),
     ) -> list[Any]:
-        """Bring the task to its end, when all input is in.
+        """Bring the task to its end, when all input is in; ``acks`` are written with its own.
 
         Returns the reports for the driver, or (reader, envelope) pairs for the next pass. What
         leaves is booked before the ack message is written, and the report says that it was.
         """
+        self._acks = acks
         if self.last:
             output = self.run.finish()
             return [self._report(output, read, roots_read), *relayed]
@@ -296,7 +304,8 @@ class TaskRun:
         output = self.run.finish()
         tables = self.run.parcels(self.partitions)
         reports = (self._report(output, read, roots_read), *relayed)
-        return headed(self.task.id, tables, reports)
+        made = headed(self.task.id, tables, reports)
+        return [replace(one, acks=self._acks) for one in made] if self._held else made
 
     def _report(
         self,
@@ -316,8 +325,11 @@ class TaskRun:
             worked_s=self.task.box.worked_s,
             took_s=monotonic() - self._began_s,
         )
-        told = send_acks(self.task, self.services, roots_read)
-        return replace(report, partitions=told)
+        mine = acks_of(self.task, self.services, roots_read)
+        self._acks += mine
+        if not self._held:
+            send_acks(self.task, self.services, self._acks)
+        return replace(report, partitions=tuple(partition for partition, _ in mine))
 
     def __enter__(self) -> Self:
         return self

@@ -2,8 +2,9 @@
 
 Such a pass reads input and runs compiled steps up to where tuples are combined by key; it keeps no
 state, shows nothing and calls no code of the user's (``jobs.firstpass``). It is a task of its own
-to the ackers, or several, one for each of its lanes (``lanes``), and what it made waits in memory
-for the passes behind it, which run when the attempt's turn has come. It is worth a try and no more:
+to the ackers, or several, one for each of its lanes (``lanes``), and what it made waits in memory,
+with what the ackers are to be told of it, for the passes behind it, which run when the attempt's
+turn has come. It is worth a try and no more:
 one that fails, or takes too long, is left out of the account, and the attempt runs as if there had
 been none, with its notes and time-outs.
 
@@ -116,7 +117,8 @@ def go_on(job: Job, parcels: Sequence[Parcel]) -> list[bytes]:
         running.run.receive(parcels)
         read = tuple(parcel.header.task for parcel in parcels)
         relayed = [report for parcel in parcels for report in parcel.header.reports]
-        made = running.complete(read, relayed=relayed)
+        acks = tuple(message for parcel in parcels for message in parcel.acks)
+        made = running.complete(read, relayed=relayed, acks=acks)
     return [encode_reports(made)]
 
 
@@ -129,7 +131,7 @@ class _Side:
         self._reading = SharedReading()
 
     def first_pass(self, work: Work) -> list[Parcel]:
-        """Run the first pass of an attempt, and tell the ackers; what each of its lanes made."""
+        """Run the first pass of an attempt; what each of its lanes made."""
         job = load_job(work.job)
         toolbox = toolbox_of(job)
         toolbox.memory.check()
@@ -184,13 +186,13 @@ class _Lane:
     def run(
         self, job: Job, toolbox: ProcessToolbox, pieces: Sequence[Piece], reading: SharedReading
     ) -> Parcel:
-        """Read what no other lane reads, and tell the ackers; what was made of that."""
+        """Read what no other lane reads; what was made of that."""
         self._bench.box = Box(None, None)
         mine = task_id(TaskContext.get(), 0, self._number)
         task = replace(mine, task_attempt=mine.task_attempt + _AHEAD)
         tools = _Tools(toolbox, self._sources, reading)
         passes = toolbox.program.passes[:1]
-        with TaskRun(job, toolbox, task, passes, 1, self._bench, tools) as running:
+        with TaskRun(job, toolbox, task, passes, 1, self._bench, tools, held=True) as running:
             running.run.open()
             runs = tuple(running.run.read(pieces))
             (parcel,) = running.parcels(roots_read=runs)

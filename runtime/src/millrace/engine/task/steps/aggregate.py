@@ -194,7 +194,7 @@ class MergeStep(CombiningStep):
         data = state.rows(rows)
         roots = tree_roots(self.component, state.groups(rows))
         hashes = state.hashes(rows)
-        parent = Batch(data, roots, hashes if self.task.books.tracked else None)
+        parent = Batch.of(data, roots, hashes if self.task.books.tracked else None)
         self.outlet.emit(data, parent, None)
 
     def _emit_anchored(

@@ -14,6 +14,7 @@ from millrace.engine.program.schema import rows_held
 from millrace.engine.task import kernels
 from millrace.engine.task.batch import Array, Batch
 from millrace.engine.task.context import Task
+from millrace.engine.task.lineage import Children
 from millrace.errors import EngineError
 from millrace.topology.parts import Role
 
@@ -50,17 +51,23 @@ class Outlet:
 
         Without ``ordinals`` those of ``emit`` are meant.
         """
-        roots = parent.roots if parents is None else parent.roots[parents]
-        if len(roots) != data.num_rows:
+        count = len(parent) if parents is None else len(parents)
+        if count != data.num_rows:
             # Ids of rows that are not there would come to zero like those of others.
-            raise EngineError(f"{data.num_rows} rows are to be emitted for {len(roots)} parents")
+            raise EngineError(f"{data.num_rows} rows are to be emitted for {count} parents")
         order = self._order(parent, parents, ordinals)
         anchors = parent.anchors
         if anchors is not None and parents is not None:
             anchors = anchors.take(pa.array(parents))
         for edge, deliver in self._ways:
-            ids = self._ids(edge, parent, parents, ordinals, roots, anchors)
-            deliver(Batch(data, roots, ids, order if edge.ordered else None, anchors))
+            booked = edge.route is not Route.BROADCAST  # its copies are booked, not itself
+            name = edge.name if booked else ""
+            lineage = Children(parent.lineage, parents, ordinals, edge.id, name)
+            batch = Batch(data, lineage, order if edge.ordered else None, anchors)
+            deliver(batch)
+            if booked and not lineage.whole:
+                self._task.books.emitted(edge.name, batch)
+            lineage.end()
 
     def emit_anchored(
         self,
@@ -78,40 +85,11 @@ class Outlet:
         for edge, deliver in self._ways:
             ids = None
             if self._task.books.tracked:
-                ids = kernels.emit_unbooked(parent_ids, parents, ordinals, edge.id, roots.size)
-                if edge.route is not Route.BROADCAST:  # its copies are booked, not itself
-                    self._task.books.absorb(edge.name, Batch(data, roots, ids, None, anchors))
-            deliver(Batch(data, roots, ids, order if edge.ordered else None, anchors))
-
-    def _ids(
-        self,
-        edge: Channel,
-        parent: Batch,
-        parents: Array | None,
-        ordinals: Array | None,
-        roots: Array,
-        anchors: pa.ListArray | None,
-    ) -> Array | None:
-        books = self._task.books
-        if not books.tracked or parent.ids is None:
-            return None
-        net = None
-        if anchors is None and edge.route is not Route.BROADCAST:
-            net = books.net(edge.name).pair
-        if parents is not None and ordinals is None:
-            if net is not None:
-                ids = kernels.emit_families(parent.ids, parent.roots, parents, edge.id, net)
-                if ids is not None:
-                    return ids
-            ordinals = kernels.ordinals_of(parents, len(parent))
-        if net is not None:
-            return kernels.emit(parent.ids, parents, ordinals, roots, edge.id, net)
-        ids = kernels.emit_unbooked(parent.ids, parents, ordinals, edge.id, roots.size)
-        if anchors is None or edge.route is Route.BROADCAST:
-            return ids
-        offsets, values = anchors.offsets.to_numpy(), anchors.values.to_numpy()
-        kernels.absorb_lists(ids, offsets, values, books.net(edge.name).pair)
-        return ids
+                ids = kernels.children(parent_ids, parents, ordinals, edge.id)
+            batch = Batch.of(data, roots, ids, order if edge.ordered else None, anchors)
+            if edge.route is not Route.BROADCAST:  # its copies are booked, not itself
+                self._task.books.emitted(edge.name, batch)
+            deliver(batch)
 
     def _order(self, parent: Batch, parents: Array | None, ordinals: Array | None) -> Array | None:
         if not self._ordered:

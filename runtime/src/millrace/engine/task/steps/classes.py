@@ -45,7 +45,7 @@ class Seen:
     def add(self, batch: Batch) -> int:
         """Note a batch; the number of its first tuple."""
         start = len(self.children)
-        self._batches.append(batch)
+        self._batches.append(batch.keep())
         self._starts.append(start)
         self.children.extend([0] * len(batch))
         return start

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ from millrace.engine.program.sql import ERROR, GONE
 from millrace.engine.task.batch import Array, Batch
 from millrace.engine.task.context import Task
 from millrace.engine.task.exchange import EnvelopeError
+from millrace.engine.task.lineage import Records
 from millrace.engine.task.steps.base import CollectingStep, Outlet, Step
 from millrace.engine.task.steps.sqlstep import unfold
 from millrace.errors import (
@@ -230,13 +231,16 @@ class SourceStep(Step):
             batch = batch.filter(keep)
         batch = self.task.failures.without_failed(batch)
         self.outlet.emit(batch.data, batch, None)
-        books.absorb(source_edge(self.name), batch)
+        books.absorb_records(source_edge(self.name), batch)
 
     def _tracked(self, piece: Piece, numbers: Array, data: pa.RecordBatch) -> Batch:
-        ids = None
-        if self.task.books.tracked:
-            ids = seeds_at(self.name, piece, numbers)
-        return Batch(data, (numbers + piece.first).astype(np.uint32), ids)
+        tracked = self.task.books.tracked
+        low, count = int(numbers[0]), len(numbers)
+        if not piece.replay and int(numbers[-1]) - low + 1 == count:
+            read = replace(piece.range, start=piece.range.start + low, count=count)
+            return Batch(data, Records(piece.first + low, read, tracked))
+        ids = seeds_at(self.name, piece, numbers) if tracked else None
+        return Batch.of(data, (numbers + piece.first).astype(np.uint32), ids)
 
     def _wanted(self, roots: Array) -> Array | None:
         """Mask of the roots, rising, that are not excluded, or ``None`` where all are wanted."""

@@ -54,8 +54,7 @@ def without_carried(producer: Component, deliver: Deliver) -> Deliver:
     declared = producer.output.names
 
     def pass_on(batch: Batch) -> None:
-        data = batch.data.select(declared)
-        deliver(Batch(data, batch.roots, batch.ids, batch.order, batch.anchors))
+        deliver(batch.with_data(batch.data.select(declared)))
 
     return pass_on
 
@@ -73,4 +72,4 @@ def fed_batch(component: Component, frame: pa.RecordBatch, tracked: bool) -> Bat
     rows = frame if mine.size == frame.num_rows else frame.take(pa.array(mine))
     roots = rows.column(SEQUENCE).to_numpy().astype(np.uint32)
     ids = rows.column(TRACKING).to_numpy().view(np.uint64) if tracked else None
-    return Batch(rows, roots, ids)
+    return Batch.of(rows, roots, ids)
