@@ -1,4 +1,4 @@
-"""Ids that are worked out late: what is booked is what working all of them out at once would book."""
+"""Ids that are worked out late: what is booked is what working them out at once would book."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from millrace.errors import EngineError
 from millrace.ids import TRACKING_PARTITIONS
 from millrace.protocol.acklog import source_edge
 from millrace.protocol.types import RootRange
+from millrace.tracking.collector import ReadRun
 
 EDGE = Channel("lines", "words", Route.LOCAL)
 ROOTS = 8
@@ -103,7 +104,7 @@ def test_books_are_those_of_ids_that_are_worked_out_at_once(parents, data):
             expected["a>b" if elsewhere else EDGE.name][parents[row]] ^= known[row]
     for edge, values in expected.items():
         net = mine.nets.get(edge)
-        assert ([0] * ROOTS if net is None else net.roots[:ROOTS].tolist()) == values
+        assert ([0] * ROOTS if net is None else net[:ROOTS].tolist()) == values
 
 
 def test_what_goes_whole_from_step_to_step_costs_no_ids():
@@ -112,7 +113,7 @@ def test_what_goes_whole_from_step_to_step_costs_no_ids():
     outlet(mine, lambda given: mine.absorb(EDGE.name, given)).emit(batch.data, batch, None)
     mine.absorb_records(source_edge("lines"), batch)
     assert mine.nets == {}
-    assert mine.read == {source_edge("lines"): [(0, ROOTS)]}
+    assert mine.read == {source_edge("lines"): [ReadRun(0, ROOTS, 3, 100)]}
     assert batch.lineage._ids is None
 
 
@@ -166,7 +167,7 @@ def test_copies_of_a_broadcast_are_booked_and_not_what_they_are_of():
     outlet(mine, lambda batch: mine.absorb(edge.name, batch), edge).emit(
         rows(ROOTS), records(), None
     )
-    assert mine.nets[edge.name].roots[:ROOTS].tolist() == child_ids(list(range(ROOTS)))
+    assert mine.nets[edge.name][:ROOTS].tolist() == child_ids(list(range(ROOTS)))
 
 
 def test_rows_without_parents_are_refused():

@@ -13,7 +13,7 @@ from millrace.engine.task.acks import told
 from millrace.engine.task.books import Books, NetPool
 from millrace.protocol.acklog import edge_name, source_edge
 from millrace.protocol.types import AttemptId, RootRange, TaskId
-from millrace.tracking.collector import AckCollector
+from millrace.tracking.collector import AckCollector, ReadRun
 from millrace.tracking.ids import U32, U64
 
 
@@ -50,14 +50,14 @@ class TaskTold:
         """A source task has read these roots: closes the seed that the acker sets."""
         self.absorb(source_edge(source), roots, seeds)
 
-    def read_as_planned(self, source: str, run: tuple[int, int]) -> None:
-        """The same of a (first, count) run of consecutive records."""
+    def read_run(self, source: str, run: ReadRun) -> None:
+        """The same of consecutive records."""
         self._books.read.setdefault(source_edge(source), []).append(run)
 
     def absorb(self, edge: TrackedEdge | str, roots: U32, tuples: U64) -> None:
         """Tuples were handed to an edge, or have come over it and are processed."""
         name = edge if isinstance(edge, str) else edge.name
-        kernels.absorb(tuples, roots, self._books.net(name).pair)
+        kernels.absorb(tuples, roots, self._books.pair(name, roots))
 
     def emit(self, edge: TrackedEdge, roots: U32, parents: U64, of: np.ndarray) -> U64:  # type: ignore[type-arg]
         """Children of ``parents[of[i]]``, with their own ``roots``, were handed to an edge."""
@@ -67,8 +67,7 @@ class TaskTold:
 
     def combined(self, edge: TrackedEdge, value: int) -> None:
         """A tuple of the window's own tree was emitted or processed."""
-        tree = np.array([kernels.WINDOW_TREE], np.uint32)
-        kernels.absorb(np.array([value], np.uint64), tree, self._books.net(edge.name).pair)
+        self._books.add_to_tree(edge.name, value)
 
     def messages(self) -> list[tuple[int, bytes]]:
         return told(self._books, AckCollector(*self._named, slices=self._slices)).messages()

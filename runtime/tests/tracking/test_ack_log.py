@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import redis
+from trackingparts import Server
 
 from millrace.errors import FencedError, NewerFormatError, ProtocolError, StateServerError
 from millrace.ids import TRACKING_PARTITIONS, Execution
@@ -100,6 +101,32 @@ def test_messages_are_read_in_order(log: AckLog, control: AckControl) -> None:
     ids = [entry for entry, _ in found]
     again = list(log.fetch(key, [ids[1], "5-5", ids[0], *[ids[1]] * 20]))
     assert again == [{b"m": b"three"}, None, {b"m": b"one"}, *[{b"m": b"three"}] * 20]
+
+
+def test_large_messages_are_added_in_several_calls(log: AckLog, control: AckControl) -> None:
+    control.open(attempt(1), 5000)
+    large = [(part, bytes([part]) * (700 << 10)) for part in (0, 1, 2, 1)]
+    log.append(attempt(1), large)
+    for part, count in ((0, 1), (1, 2), (2, 1)):
+        found = log.read({log.slice_key(attempt(1), part): "0-0"})
+        ((_, *messages),) = found.values()
+        assert [fields for _, fields in messages] == [{b"m": large[part][1]}] * count
+
+
+def test_nothing_of_the_log_is_written_to_the_servers_file(own_server: Server, uid: str) -> None:
+    with own_server.client() as client:
+        log = AckLog(client, uid)
+        control = AckControl(log, 3, EDGES)
+        before = client.info("persistence")["aof_current_size"]
+        control.begin(["a"])
+        control.open(attempt(1), 5000)
+        log.append(attempt(1), [(0, b"one")])
+        control.close(CloseMarker(attempt(1), Intent(1, ()), frozenset(), (), ()))
+        log.answer(attempt(1), parts(1))
+        assert keys(client, uid) > {"ctl", "execution"}
+        control.forget([attempt(1)])
+        assert keys(client, uid) == {"ctl", "execution"}
+        assert client.info("persistence")["aof_current_size"] == before
 
 
 def test_late_comers_leave_nothing_behind(
@@ -202,6 +229,7 @@ def test_the_control_stream_stays_short_and_complete(log: AckLog, control: AckCo
     for window in range(2000, 2000 + RENEW_AFTER_OPENS):
         control.open(attempt(window), 5)
         control.forget([attempt(window)])
+    control.close(CloseMarker(attempt(1000), Intent(1, ()), frozenset(), (), ()))
     found = entries(log)
     assert len(found) < 3 * RENEW_AFTER_OPENS
     opened = {e.id for e in found if isinstance(e, Open)}
@@ -228,7 +256,8 @@ def test_close_markers_of_windows_that_are_over_take_no_memory(
     assert client.memory_usage(log.control_key, samples=0) < len(codec.encode(marker))
     # Whose answer was lost may be forgotten twice.
     control.forget([one])
-    assert [type(entry) for entry in entries(log)[-2:]] == [ForgetAttempt, ForgetAttempt]
+    control.open(attempt(RENEW_AFTER_OPENS - 1), 5)
+    assert [type(entry) for entry in entries(log)[-3:]] == [ForgetAttempt, ForgetAttempt, Open]
 
 
 def test_changed_ackers_are_told_once(log: AckLog, control: AckControl) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,6 +25,38 @@ Nets = dict[int, list[Net | Seeds]]
 
 Messages = tuple[tuple[int, bytes], ...]
 """Encoded messages, each with the tracking partition that it is for."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ReadRun:
+    """Consecutive records of a source partition that were read and emitted.
+
+    ``first`` is the sequence number of the first one's root. ``base`` (modulo 2^64) and the
+    sequence number of a record's root add up to its offset.
+    """
+
+    first: int
+    count: int
+    partition: int
+    base: int
+
+    @property
+    def end(self) -> int:
+        return self.first + self.count
+
+
+def _lengthened(runs: Iterable[ReadRun]) -> list[ReadRun]:
+    """The same records in fewer runs, where one begins at another's end. What was read twice stays
+    there twice."""
+    found: list[ReadRun] = []
+    for run in sorted(runs):
+        last = found[-1] if found else None
+        same = last is not None and (last.partition, last.base) == (run.partition, run.base)
+        if last is not None and same and last.end == run.first:
+            found[-1] = replace(last, count=last.count + run.count)
+        else:
+            found.append(run)
+    return found
 
 
 def slots(roots_total: int, slices: int) -> int:
@@ -72,7 +104,7 @@ class AckCollector:
         self._ranges = ranges
         self._runs = joined(runs)
         self._nets: dict[str, _EdgeNet] = {}
-        self._read: dict[str, Runs] = {}
+        self._read: dict[str, list[ReadRun]] = {}
         self._window_checks: dict[str, int] = {}
 
     def add_net(self, edge: str, acc: U64, low: int, high: int) -> None:
@@ -92,10 +124,10 @@ class AckCollector:
             raise kernels.root_out_of_range(high, self._roots_total)
         self._nets[edge] = _EdgeNet(acc, low, high)
 
-    def add_read(self, edge: str, runs: Iterable[tuple[int, int]]) -> None:
-        """Take over that the records of these runs, by sequence number, were read and emitted.
-        ``edge`` is their source's own, and what else its net has is added with ``add_net``."""
-        self._read[edge] = joined(runs)
+    def add_read(self, edge: str, runs: Iterable[ReadRun]) -> None:
+        """Take over that records were read and emitted. ``edge`` is their source's own; what else
+        its net has is added with ``add_net``."""
+        self._read[edge] = _lengthened(runs)
 
     def add_window(self, edge: str, xor_value: int) -> None:
         """Take over the XOR of an edge's combined tuples, which are of the window's own tree."""
@@ -110,8 +142,8 @@ class AckCollector:
         home = check_partition(self._attempt.window, self._slices)
         nets: Nets = {home: []}
         for edge, runs in self._read.items():
-            for _, low, count, records in self._pieces(edge, runs):
-                self._add_seeds(edge, (low, low + count), records, nets)
+            for run in runs:
+                self._add_seeds(edge, (run.first, run.end), (run.partition, run.base), nets)
         for edge, net in self._nets.items():
             low, high = net.low, net.high
             rest = self._without_seeds(edge, net.acc, (low, high + 1), nets)
@@ -135,7 +167,8 @@ class AckCollector:
         places, equal = 0, 0
         found: list[tuple[int, U64]] = []
         runs = clipped(self._runs, (span[0], span[1] - span[0]))
-        for piece, low, count, records in self._pieces(edge, less(runs, self._read.get(edge, ()))):
+        known = joined((run.first, run.count) for run in self._read.get(edge, ()))
+        for piece, low, count, records in self._pieces(edge, less(runs, known)):
             start = (records[1] + low) % (1 << 64)
             due = kernels.range_seeds(piece.source, piece.partition, start, count)
             same = int(np.count_nonzero(acc[low : low + count] == due))

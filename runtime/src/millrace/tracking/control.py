@@ -13,7 +13,13 @@ from collections.abc import Iterable, Sequence
 
 from millrace.errors import ProtocolError
 from millrace.ids import Execution
-from millrace.protocol.acklog import MOST_SLICES, ForgetAttempt, Open, SliceOwners
+from millrace.protocol.acklog import (
+    MOST_SLICES,
+    ControlEntry,
+    ForgetAttempt,
+    Open,
+    SliceOwners,
+)
 from millrace.protocol.types import AttemptId, CloseMarker, Verdict
 from millrace.ring import DEFAULT_VIRTUAL_NODES, diff
 from millrace.tracking.log import AckLog, AckLogLostError
@@ -49,6 +55,7 @@ class AckControl:
         self._live: dict[AttemptId, str] = {}
         self._slices: dict[AttemptId, int] = {}
         self._closed: dict[AttemptId, list[str]] = {}
+        self._over: list[ForgetAttempt] = []
         self._opens = 0
         self._lock = threading.Lock()
 
@@ -63,6 +70,7 @@ class AckControl:
             self._log.append_control(self._execution, owners, keep_from="=")
             self._owners, self._told = owners, names
             self._live.clear()
+            self._over.clear()
         self._log.sweep(self._execution)
 
     @property
@@ -99,11 +107,12 @@ class AckControl:
             entry = Open(attempt, roots, self._edges, slices)
             self._slices[attempt] = slices
             try:
-                self._live[attempt] = self._log.append_control(self._execution, entry)
+                self._live[attempt] = self._add(entry)
             except AckLogLostError:
                 self._live.clear()
+                self._over.clear()
                 self._renew(self._begun())
-                self._live[attempt] = self._log.append_control(self._execution, entry)
+                self._live[attempt] = self._add(entry)
             self._opens += 1
             if self._opens % RENEW_AFTER_OPENS == 0:
                 self._renew(self._begun())
@@ -130,7 +139,7 @@ class AckControl:
     def close(self, marker: CloseMarker) -> None:
         """Name the winners: the ackers judge from here on."""
         with self._lock:
-            entry = self._log.append_control(self._execution, marker)
+            entry = self._add(marker)
             if marker.id in self._slices:
                 self._closed.setdefault(marker.id, []).append(entry)
 
@@ -142,21 +151,24 @@ class AckControl:
     def forget(self, attempts: Iterable[AttemptId]) -> None:
         """End attempts and delete what the log holds of them; harmless when repeated.
 
-        Close markers go at once: each holds a whole intent.
+        Close markers go at once: each holds a whole intent. Ackers, which read nothing of these any
+        more or nothing new, hear of it with the next entry.
         """
         with self._lock:
             for attempt in attempts:
                 self._live.pop(attempt, None)
                 slices = self._slices.get(attempt, MOST_SLICES)
-                forget, closed = ForgetAttempt(attempt), self._closed.get(attempt, ())
-                try:
-                    self._log.append_control(
-                        self._execution, forget, slices=slices, replaced=closed
-                    )
-                except AckLogLostError:
-                    self._log.delete(attempt, slices)
+                closed = self._closed.get(attempt, ())
+                self._log.delete(self._execution, attempt, slices, closed)
+                self._over.append(ForgetAttempt(attempt))
                 self._slices.pop(attempt, None)
                 self._closed.pop(attempt, None)
+
+    def _add(self, entry: ControlEntry) -> str:
+        """Add an entry, behind those of attempts that are over; its id."""
+        found = self._log.append_control(self._execution, entry, before=self._over)
+        self._over.clear()
+        return found
 
     def _place(self, names: tuple[str, ...]) -> SliceOwners:
         if not names:

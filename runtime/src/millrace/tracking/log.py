@@ -31,7 +31,6 @@ from millrace.ids import Execution
 from millrace.protocol import codec
 from millrace.protocol.acker import merge_verdicts
 from millrace.protocol.acklog import (
-    MOST_SLICES,
     ControlEntry,
     ForgetAttempt,
     Open,
@@ -50,6 +49,10 @@ _KINDS: dict[str, type[ControlEntry]] = {
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 _LONGEST_BLOCK_S = 1.0
+_FETCH_ENTRIES = 8
+_APPEND_BYTES = 1 << 20
+"""More of a task's messages go in several calls: a script holds what it is given several times."""
+
 _BEGINNING = "0-0"
 
 # In the memory of the server alone.
@@ -65,26 +68,35 @@ return 1
 """
 
 # The others are taken when memory is full, too: they are small, and what gives memory back waits
-# for them. KEYS: execution, control, then what an open entry makes or a forget entry deletes;
-# ARGV: execution, kind, value, id of the oldest entry to keep ("" all, "=" this one), ids of
-# entries that are of no use behind this one.
-_CONTROL = f"""#!lua flags=allow-oom
-{_UNWRITTEN}local highest = tonumber(redis.call('GET', KEYS[1]) or '0')
+# for them. A newer execution fences older ones off. KEYS: execution, control; ARGV: execution.
+_FENCED = """
+local highest = tonumber(redis.call('GET', KEYS[1]) or '0')
 if highest > tonumber(ARGV[1]) then return redis.error_reply('FENCED ' .. highest) end
+"""
+
+# KEYS: execution, control, then what an open entry makes; ARGV: execution, kind, value, id of the
+# oldest entry to keep ("" all, "=" this one), then kinds and values of entries that come before it.
+_CONTROL = f"""#!lua flags=allow-oom
+{_UNWRITTEN}{_FENCED}
 if ARGV[2] ~= 'members' and redis.call('EXISTS', KEYS[2]) == 0 then
   return redis.error_reply('NOLOG')
 end
 if highest < tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[1]) end
-if ARGV[2] == 'open' then
-  for i = 3, #KEYS do redis.call('XADD', KEYS[i], '*', 'open', '') end
-end
-if ARGV[2] == 'forget' then redis.call('UNLINK', unpack(KEYS, 3)) end
+for i = 3, #KEYS do redis.call('XADD', KEYS[i], '*', 'open', '') end
+for i = 5, #ARGV, 2 do redis.call('XADD', KEYS[2], '*', ARGV[i], ARGV[i + 1]) end
 local id = redis.call('XADD', KEYS[2], '*', ARGV[2], ARGV[3])
 local keep = ARGV[4]
 if keep == '=' then keep = id end
 if keep ~= '' then redis.call('XTRIM', KEYS[2], 'MINID', keep) end
-if #ARGV > 4 then redis.call('XDEL', KEYS[2], unpack(ARGV, 5)) end
 return id
+"""
+
+# KEYS: execution, control, streams that go; ARGV: execution, ids of control entries that go.
+_DELETE = f"""#!lua flags=allow-oom
+{_UNWRITTEN}{_FENCED}
+redis.call('UNLINK', unpack(KEYS, 3))
+if #ARGV > 1 then redis.call('XDEL', KEYS[2], unpack(ARGV, 2)) end
+return 1
 """
 
 # KEYS: verdicts; ARGV: fields and values.
@@ -156,6 +168,7 @@ class AckLog:
         self._prefix = log_prefix(uid)
         self._append_script: Any = client.register_script(_APPEND)
         self._control_script: Any = client.register_script(_CONTROL)
+        self._delete_script: Any = client.register_script(_DELETE)
         self._answer_script: Any = client.register_script(_ANSWER)
         timeout_s = client.connection_pool.connection_kwargs.get("socket_timeout")
         self._block_s = min(_LONGEST_BLOCK_S, timeout_s / 2 if timeout_s else _LONGEST_BLOCK_S)
@@ -182,15 +195,17 @@ class AckLog:
     # -- tasks
 
     def append(self, attempt: AttemptId, messages: Sequence[tuple[int, bytes]]) -> None:
-        """Add one task's messages, (tracking partition, bytes) each, all or none.
+        """Add a task's messages, (tracking partition, bytes) each.
 
-        Doing it twice does no harm. Raises ``AckLogLostError`` when the attempt is over.
+        Doing it twice does no harm, nor does a part of them: who could not add all has not won.
+        Raises ``AckLogLostError`` when the attempt is over.
         """
-        with self._server("append to"):
-            keys = [self.slice_key(attempt, partition) for partition, _ in messages]
-            taken = self._append_script(keys=keys, args=[data for _, data in messages])
-        if not taken:
-            raise self._lost(attempt)
+        for some in _in_calls(messages):
+            keys = [self.slice_key(attempt, partition) for partition, _ in some]
+            with self._server("append to"):
+                taken = self._append_script(keys=keys, args=[data for _, data in some])
+            if not taken:
+                raise self._lost(attempt)
 
     # -- the driver
 
@@ -199,32 +214,43 @@ class AckLog:
         execution: Execution,
         entry: ControlEntry,
         keep_from: str | None = None,
-        slices: int = MOST_SLICES,
-        replaced: Sequence[str] = (),
+        before: Sequence[ControlEntry] = (),
     ) -> str:
-        """Add a control entry and return its id.
+        """Add a control entry, behind those ``before`` it, and return its id.
 
-        ``keep_from`` trims entries before that id, ``"="`` all before this one; ``replaced`` are
-        ids of entries that go as well. ``slices`` is how many the attempt of a ``ForgetAttempt``
-        had, where that is known. Raises ``FencedError`` when a newer execution has written, and
-        ``AckLogLostError`` when there is no control stream (a ``SliceOwners`` entry begins one).
+        ``keep_from`` trims entries before that id, ``"="`` all before this one. Raises
+        ``FencedError`` when a newer execution has written, and ``AckLogLostError`` when there is no
+        control stream (a ``SliceOwners`` entry begins one).
         """
-        kind = _NAMES[type(entry)]
-        keys = [self._prefix + "execution", self.control_key]
+        keys = self._control_keys()
         if isinstance(entry, Open):
             keys.append(self.verdict_key(entry.id))
             keys += [self.slice_key(entry.id, partition) for partition in entry.partitions()]
-        if isinstance(entry, ForgetAttempt):
-            keys += self._attempt_keys(entry.id, slices)
-        with self._server("write the control stream of"):
+        told = [part for one in (entry, *before) for part in (_NAMES[type(one)], codec.encode(one))]
+        args = [execution, *told[:2], keep_from or "", *told[2:]]
+        with self._fencing(execution, "write the control stream of"):
+            found: bytes = self._control_script(keys=keys, args=args)
+        return found.decode()
+
+    def delete(
+        self, execution: Execution, attempt: AttemptId, slices: int, entries: Sequence[str] = ()
+    ) -> None:
+        """Delete all streams of an attempt with so many slices, and control entries by id, without
+        telling the ackers. Raises ``FencedError`` as ``append_control``."""
+        keys = [*self._control_keys(), *self._attempt_keys(attempt, slices)]
+        with self._fencing(execution, "delete from"):
+            self._delete_script(keys=keys, args=[execution, *entries])
+
+    def _control_keys(self) -> list[str]:
+        return [self._prefix + "execution", self.control_key]
+
+    @contextmanager
+    def _fencing(self, execution: Execution, doing: str) -> Iterator[None]:
+        with self._server(doing):
             try:
-                found: bytes = self._control_script(
-                    keys=keys,
-                    args=[execution, kind, codec.encode(entry), keep_from or "", *replaced],
-                )
+                yield
             except redis.ResponseError as error:
                 raise self._refused(execution, error) from error
-        return found.decode()
 
     def wait_verdict(self, attempt: AttemptId, slices: int, timeout_s: float) -> Verdict | None:
         """The merged verdict on an attempt, or ``None`` if an acker has not answered by then.
@@ -257,11 +283,6 @@ class AckLog:
         entries = self.read({key: _BEGINNING}).get(key, ())
         parts = (part for _, fields in entries for part in _verdicts(fields))
         return frozenset(partition for part in parts for partition in part.partitions)
-
-    def delete(self, attempt: AttemptId, slices: int = MOST_SLICES) -> None:
-        """Delete all streams of an attempt, without telling the ackers."""
-        with self._server("delete from"):
-            self._client.unlink(*self._attempt_keys(attempt, slices))
 
     def sweep(self, up_to: Execution) -> int:
         """Delete what attempts of this execution and older ones left; returns how many keys."""
@@ -331,13 +352,16 @@ class AckLog:
             return {key.decode(): _entries(groups[0]) for key, groups in reply.items()}
         return {key.decode(): _entries(entries) for key, entries in reply or ()}
 
-    def fetch(self, key: str, entries: Iterable[str]) -> Iterator[Mapping[bytes, bytes] | None]:
-        """Single entries by id, ``None`` for one that is gone; a few at a time in memory."""
-        wanted = list(entries)
-        for start in range(0, len(wanted), _FETCH_ENTRIES):
+    def fetch(
+        self, key: str, entries: Iterable[str], most: int = _FETCH_ENTRIES
+    ) -> Iterator[Mapping[bytes, bytes] | None]:
+        """Single entries by id, ``None`` for one that is gone; a few at a time in memory, and no
+        more than ``most``."""
+        wanted, count = list(entries), min(most, _FETCH_ENTRIES)
+        for start in range(0, len(wanted), count):
             with self._server("read again"):
                 pipe = self._client.pipeline(transaction=False)
-                for entry in wanted[start : start + _FETCH_ENTRIES]:
+                for entry in wanted[start : start + count]:
                     pipe.xrange(key, entry, entry)
                 replies = pipe.execute()
             for reply in replies:
@@ -403,7 +427,18 @@ class AckLog:
             ) from error
 
 
-_FETCH_ENTRIES = 8
+def _in_calls(messages: Sequence[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
+    """Messages as they are added together."""
+    some: list[tuple[int, bytes]] = []
+    size = 0
+    for message in messages:
+        if some and size + len(message[1]) > _APPEND_BYTES:
+            yield some
+            some, size = [], 0
+        some.append(message)
+        size += len(message[1])
+    if some:
+        yield some
 
 
 def decode_control(fields: Mapping[bytes, bytes]) -> ControlEntry:

@@ -95,7 +95,7 @@ class Acker:
             self._patience_s = _FIRST_LOOK_S
             return True
         came = False
-        for parts, count in self._reads(self._after):
+        for parts, count in list(self._reads(self._after)):
             came = self._read(parts, count) or came
         self._patience_s = _FIRST_LOOK_S if came else min(2 * self._patience_s, _BLOCK_S)
         return came
@@ -253,7 +253,8 @@ class Acker:
 
     def _fetch(self, action: Reread) -> Iterator[AckMessage | None]:
         part = (action.id, action.partition)
-        found = self.log.fetch(self.log.slice_key(*part), action.entries)
+        most = max(1, READ_BYTES // max(self._entry_bytes.get(part, 0), 1))
+        found = self.log.fetch(self.log.slice_key(*part), action.entries, most)
         for entry, fields in zip(action.entries, found, strict=True):
             yield None if fields is None else self._decode(part, entry, fields)
 

@@ -48,9 +48,17 @@ def as_recorded(piece: RootRange) -> RootRange:
 def _check(piece: RootRange, at: int, first: RootRange, second: RootRange) -> None:
     """A cut must keep every root, or windows would lose some. Raises ``SourceError``."""
     wanted = ((piece.start, at), (piece.start + at, piece.count - at))
+    told = f"source {piece.source!r}: split(piece, {at})"
+    halves = {(one.source, one.partition) for one in (first, second)}
+    if halves != {(piece.source, piece.partition)}:
+        raise SourceError(
+            f"{told} of partition {piece.partition:016x} gave pieces of {first.source!r} "
+            f"{first.partition:016x} and {second.source!r} {second.partition:016x}; both must be "
+            "of the piece's own source and partition"
+        )
     if ((first.start, first.count), (second.start, second.count)) != wanted:
         raise SourceError(
-            f"source {piece.source!r}: split(piece, {at}) of {piece.count} records from "
+            f"{told} of {piece.count} records from "
             f"{piece.start} gave {first.count} from {first.start} and {second.count} from "
             f"{second.start}; the two must be {at} and {piece.count - at} records, in order"
         )

@@ -49,9 +49,9 @@ def told(books: Books, collector: AckCollector) -> AckCollector:
     for edge, runs in books.read.items():
         collector.add_read(edge, runs)
     for edge, net in books.nets.items():
-        low, high = kernels.nonzero_span(net.roots)
+        low, high = kernels.nonzero_span(net)
         if low < high:
-            collector.add_net(edge, net.roots, low, high - 1)
-        if net.loose[0]:
-            collector.add_window(edge, int(net.loose[0]))
+            collector.add_net(edge, net, low, high - 1)
+    for edge, value in books.tree.items():
+        collector.add_window(edge, value)
     return collector

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from millrace.engine.task import kernels
 from millrace.engine.task.lineage import Lineage
-from millrace.errors import UserCodeError
+from millrace.errors import EngineError, UserCodeError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -79,7 +79,9 @@ class Batch:
         )
 
     def with_data(self, data: pa.RecordBatch) -> Batch:
-        """The same tuples with other columns."""
+        """The same tuples with other columns. Raises ``EngineError`` for fewer rows, or more."""
+        if data.num_rows != len(self):
+            raise EngineError(f"{data.num_rows} rows are to stand for {len(self)} tuples")
         return replace(self, data=data)
 
     def keep(self) -> Batch:

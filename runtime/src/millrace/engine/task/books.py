@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,23 +10,12 @@ import numpy as np
 from millrace.engine.task import kernels
 from millrace.engine.task.batch import Batch
 from millrace.protocol.types import FailedRoot
-from millrace.tracking.collector import slots
+from millrace.tracking.collector import ReadRun, slots
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _ERROR_LENGTH = 500
-
-
-@dataclass(frozen=True, slots=True)
-class Net:
-    """Check values of one edge in one task: by root, and of the window's own tree."""
-
-    roots: Array
-    loose: Array
-
-    @property
-    def pair(self) -> tuple[Array, Array]:
-        return self.roots, self.loose
+_NONE = np.empty(0, np.uint64)
 
 
 class NetPool:
@@ -68,35 +56,42 @@ class Books:
         self._size = slots(roots, slices)
         self._pool = pool
         pool.begin()
-        self._nets: dict[str, Net] = {}
-        self.read: dict[str, list[tuple[int, int]]] = {}
-        """(First sequence number, count) of the records that were read as they were planned, by a
-        source's own edge; its net has the others."""
+        self.nets: dict[str, Array] = {}
+        """Check values by root, of each edge on which a tuple of a root was booked."""
+        self._tree: dict[str, Array] = {}
+        self.read: dict[str, list[ReadRun]] = {}
+        """Records that were read and emitted in runs, by their source's own edge; its net has the
+        others."""
 
     @property
-    def nets(self) -> dict[str, Net]:
-        """Nets by edge name."""
-        return self._nets
+    def tree(self) -> dict[str, int]:
+        """Check values of the window's own tree, by edge."""
+        return {edge: int(value[0]) for edge, value in self._tree.items()}
 
-    def net(self, edge: str) -> Net:
-        found = self._nets.get(edge)
-        if found is None:
-            found = Net(self._pool.zeros(self._size), np.zeros(1, np.uint64))
-            self._nets[edge] = found
-        return found
+    def pair(self, edge: str, roots: Array) -> tuple[Array, Array]:
+        """Where tuples of these roots are booked on an edge: by root, and of the window's own tree.
+
+        Many have no root but that one, and an array as wide as the window is not for them.
+        """
+        net = self.nets.get(edge)
+        if net is None and roots.size and int(roots.min()) < kernels.WINDOW_TREE:
+            net = self.nets[edge] = self._pool.zeros(self._size)
+        return _NONE if net is None else net, self._tree.setdefault(edge, np.zeros(1, np.uint64))
+
+    def add_to_tree(self, edge: str, value: int) -> None:
+        """Tuples of the window's own tree whose ids come to ``value`` were emitted or processed."""
+        if self.tracked:
+            self._tree.setdefault(edge, np.zeros(1, np.uint64))[0] ^= np.uint64(value)
 
     def emitted(self, edge: str, batch: Batch) -> None:
         """A batch has been handed to ``edge``."""
         if not self.tracked or batch.ids is None:
             return
-        net = self.net(edge)
         if batch.anchors is None:
-            kernels.absorb(batch.ids, batch.roots, net.pair)
+            kernels.absorb(batch.ids, batch.roots, self.pair(edge, batch.roots))
         else:
-            lists = batch.anchors
-            kernels.absorb_lists(
-                batch.ids, lists.offsets.to_numpy(), lists.values.to_numpy(), net.pair
-            )
+            offsets, values = (a.to_numpy() for a in (batch.anchors.offsets, batch.anchors.values))
+            kernels.absorb_lists(batch.ids, offsets, values, self.pair(edge, values))
 
     def absorb(self, edge: str, batch: Batch) -> None:
         """A batch that came over ``edge`` has been processed."""

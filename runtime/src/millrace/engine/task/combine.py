@@ -124,7 +124,7 @@ class Combiner:
             return rows
         self._hashes = self._state.hashes()
         ids = kernels.emit_alike(self._hashes, self.task.id.partition, self.edge.id)
-        books.net(self.edge.name).loose[0] ^= np.uint64(kernels.xor(ids))
+        books.add_to_tree(self.edge.name, kernels.xor(ids))
         return rows.append_column(ID, pa.array(ids))
 
     def groups(self) -> Array:

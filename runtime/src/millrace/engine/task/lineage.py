@@ -16,6 +16,7 @@ import numpy as np
 from millrace.engine.task import kernels
 from millrace.errors import EngineError
 from millrace.protocol.types import RootRange
+from millrace.tracking.collector import ReadRun
 from millrace.tracking.kernels import range_seeds
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -42,8 +43,8 @@ class Lineage:
         return self._ids
 
     @property
-    def run(self) -> tuple[int, int] | None:
-        """(First sequence number, count) where these are consecutive records as they were read."""
+    def run(self) -> ReadRun | None:
+        """What these are where they are consecutive records of a source as they were read."""
         return None
 
     def processed(self, edge: str) -> bool:
@@ -78,8 +79,10 @@ class Records(Lineage):
         return self._ids
 
     @property
-    def run(self) -> tuple[int, int] | None:
-        return self._first, self._range.count
+    def run(self) -> ReadRun | None:
+        read = self._range
+        base = (read.start - self._first) % (1 << 64)
+        return ReadRun(self._first, read.count, read.partition, base)
 
 
 class Children(Lineage):

@@ -53,7 +53,7 @@ class MergeStep(CombiningStep):
                 except AggregateOverflowError as overflow:
                     report_overflow(self.task, self.component, overflow)
             if ids is not None:
-                self.task.books.net(edge.name).loose[0] ^= np.uint64(kernels.xor(ids))
+                self.task.books.add_to_tree(edge.name, kernels.xor(ids))
         self._partials = []
         contributors = self._merge_singles(states)
         for shard, state in states.items():
