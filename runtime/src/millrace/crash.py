@@ -64,7 +64,7 @@ PREPARING_POINTS = {
 
 AHEAD_POINTS = {
     "worker.ahead": "the first pass of a window that is not open yet is over, beside another "
-    "attempt in the same worker, and has told the ackers",
+    "attempt in the same worker; the ackers are told with the passes behind it",
 }
 """The same of large windows that are one task and call no code of the user's."""
 

@@ -232,11 +232,12 @@ class AttemptFacts:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """An acker has judged one slice."""
+    """An acker has judged one slice, as it is in this ``life`` of the log."""
 
     acker: str
     marker: CloseMarker
     verdict: Verdict
+    life: int
 
 
 @dataclass(frozen=True, slots=True)

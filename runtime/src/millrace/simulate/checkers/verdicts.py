@@ -1,4 +1,7 @@
-"""I3: a verdict says exactly what the winners' tasks truly did, and two verdicts never differ."""
+"""I3: a verdict says exactly what the winners' tasks truly did, and two verdicts never differ.
+
+In a later life the log may lack what a winner said in an earlier one: then a verdict may say that.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,17 @@ from millrace.simulate import history as h
 from millrace.simulate.parts.workload import Root, Workload, roots_of
 
 
+LOST = (0, (), False)
+"""Said of a slice that lacks a message of a winner: nothing is complete, and nobody is to blame."""
+
+
 class VerdictTruth:
     """Asked at every answer of an acker. Compares with counts of tuples, not with check values."""
 
     def __init__(self, history: h.History, workload: Workload) -> None:
         self._history = history
         self._workload = workload
-        self._given: dict[tuple[object, int], Verdict] = {}
+        self._given: dict[tuple[object, int, int], Verdict] = {}
         self._trees: dict[int, tuple[Root, int]] = {}
         self._forgotten: set[AttemptId] = set()
         history.listen(h.Answered, self._answered)
@@ -28,7 +35,7 @@ class VerdictTruth:
         if verdict.id in self._forgotten:
             return
         (partition,) = verdict.partitions
-        first = self._given.setdefault((verdict.id, partition), verdict)
+        first = self._given.setdefault((verdict.id, partition, entry.life), verdict)
         if first != verdict:
             raise h.ViolationError("I3", f"two verdicts on slice {partition} of {verdict.id}")
         facts = self._history.attempts[verdict.id]
@@ -38,6 +45,8 @@ class VerdictTruth:
             )
         incomplete = tuple(root.sequence for root in verdict.incomplete)
         found = (verdict.complete, incomplete, verdict.window_complete)
+        if found == LOST and self._may_lack(facts, marker, partition, entry.life):
+            return
         wanted = self._truth(facts, marker, partition)
         if found != wanted:
             raise h.ViolationError(
@@ -49,7 +58,7 @@ class VerdictTruth:
     ) -> tuple[int, tuple[int, ...], bool]:
         window, roots, slices = marker.id.window, marker.intent.roots, facts.plan.slices
         if self._missing(facts, marker, partition):
-            return 0, (), False
+            return LOST
         mine = al.sequences(window, partition, roots, slices)
         judged = [s for s in mine if s not in marker.excluded]
         broken, window_broken = _broken(facts, tuple(facts.winners or ()))
@@ -70,6 +79,14 @@ class VerdictTruth:
                     raise h.ViolationError(
                         "I3", f"{listed[sequence]} has the tracking id of another"
                     )
+
+    def _may_lack(
+        self, facts: h.AttemptFacts, marker: CloseMarker, partition: int, life: int
+    ) -> bool:
+        """Whether a winner's message is of another life of the log."""
+        return any(
+            facts.tasks[task].appended.get(partition, life) != life for task, _ in marker.winners
+        )
 
     def _missing(self, facts: h.AttemptFacts, marker: CloseMarker, partition: int) -> bool:
         return any(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from millrace.ids import Execution
 from millrace.protocol import acker as a
@@ -15,6 +16,7 @@ from millrace.simulate import history as h
 from millrace.simulate.parts.plainfold import PlainFold, PlainMessage
 from millrace.simulate.world import World
 
+T = TypeVar("T")
 SliceKey = tuple[AttemptId, int]
 MakeMachine = Callable[[str], a.AckerMachine[PlainMessage]]
 
@@ -35,12 +37,13 @@ class AckLog:
         self.slices: dict[SliceKey, list[PlainMessage]] = {}
         self.verdicts: list[Verdict] = []
 
-    def lose(self) -> None:
-        """The server of the log restarts empty."""
+    def lose(self, kept: float = 0.0) -> None:
+        """The server of the log restarts without it, or with what an old file has of it: of each
+        stream a beginning, this share of it."""
         self.life += 1
-        self.control = []
-        self.slices = {}
-        self.verdicts = []
+        self.control = _beginning(self.control, kept)
+        self.slices = {key: _beginning(told, kept) for key, told in self.slices.items()}
+        self.verdicts = _beginning(self.verdicts, kept)
         self._changed()
 
     def watch(self, watcher: Callable[[], None]) -> None:
@@ -67,6 +70,10 @@ class AckLog:
     def _changed(self) -> None:
         for watcher in self._watchers:
             watcher()
+
+
+def _beginning(entries: list[T], share: float) -> list[T]:
+    return entries[: int(share * len(entries))]
 
 
 class AckerProcess:
@@ -153,7 +160,7 @@ class AckerProcess:
         self._carry_out(self._machine.reread(action.id, action.partition, found))
 
     def _answer(self, verdict: Verdict) -> None:
-        self._history.add(h.Answered(self.name, self._markers[verdict.id], verdict))
+        self._history.add(h.Answered(self.name, self._markers[verdict.id], verdict, self._life))
         self._world.soon(self._log.answer, verdict, self._life)
 
 

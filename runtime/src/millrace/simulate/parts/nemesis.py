@@ -488,7 +488,8 @@ class Nemesis:
 
     def _log(self) -> None:
         self.crashes += 1
-        self._to.log.lose()
+        rng = self._world.rng
+        self._to.log.lose(rng.random() if rng.random() < 0.5 else 0.0)
 
     def _rival(self) -> None:
         """Somebody starts a second driver although the first is well."""
