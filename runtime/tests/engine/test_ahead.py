@@ -30,7 +30,6 @@ from millrace.engine.task.stay import ahead
 from millrace.engine.task.stay.ahead import Aheads
 from millrace.engine.task.worker import Job, encode_pieces
 from millrace.errors import SourceError
-from millrace.protocol.acklog import Open
 from millrace.protocol.types import AttemptId, AttemptPlan, Evidence, Intent
 from millrace.protocol.winners import Winners, find_winners
 from millrace.topology.kinds.registry import PROCESSORS
@@ -404,7 +403,6 @@ def test_what_a_first_pass_took_is_its_own(beside, tmp_path):
     place, took = ahead._Side(), []
     for number in range(20):
         attempt = AttemptId(1, 1, 1 + number)
-        run.log.append_control(1, Open(attempt, intent.roots, run.program.tracked_edges, SLICES))
         plan = AttemptPlan(attempt, STAMP, intent, frozenset(), {}, {}, SLICES)
         job = Job(str(run.kit), plan, run.services, True).encode()
         (parcel,) = place.first_pass(Work(job, encode_pieces(pieces), ahead=True))

@@ -529,6 +529,24 @@ def test_an_intent_that_is_read_is_the_one_that_was_planned(tmp_path):
         assert decode(Intent, encode(one)) == one
 
 
+class Elsewhere(OfTuples):
+    """A source whose second halves are of another partition."""
+
+    def split(self, piece, count):
+        first, second = Source.split(self, piece, count)
+        return first, replace(second, partition=second.partition + 1)
+
+
+def test_what_a_range_is_cut_into_is_of_its_own_partition(tmp_path):
+    """Records of another one would be read under the numbers of those that were planned."""
+    source = Elsewhere("lines", {}, tmp_path)
+    intent = Intent(1, planning.look([source], {}, 10).ranges)
+    with pytest.raises(
+        SourceError, match=r"'lines': split\(piece, 2\) of partition .* must be of the"
+    ):
+        list(cut_intent(intent, 2, {"lines": source}))
+
+
 class OfNothing(OfTuples):
     """A source that plans ranges of so many records."""
 

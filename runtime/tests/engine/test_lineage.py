@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from millrace import ids as reference
 from millrace.engine.program.program import Channel, Route
+from millrace.engine.task import books as books_module
 from millrace.engine.task import kernels
 from millrace.engine.task.batch import Batch, concat
 from millrace.engine.task.books import Books, NetPool
@@ -115,6 +117,18 @@ def test_what_goes_whole_from_step_to_step_costs_no_ids():
     assert mine.nets == {}
     assert mine.read == {source_edge("lines"): [ReadRun(0, ROOTS, 3, 100)]}
     assert batch.lineage._ids is None
+
+
+def test_runs_of_records_are_as_few_as_may_be_and_further_ones_are_booked_by_ids(monkeypatch):
+    monkeypatch.setattr(books_module, "MOST_RUNS", 2)
+    mine = books()
+    edge = source_edge("lines")
+    for first, count in ((0, 1), (1, 2), (4, 1), (5, 1), (7, 1)):
+        part = replace(READ, start=READ.start + first, count=count)
+        mine.absorb_records(edge, Batch(rows(count), Records(first, part, tracked=True)))
+    assert mine.read == {edge: [ReadRun(0, 3, 3, 100), ReadRun(4, 2, 3, 100)]}
+    seed = reference.tracking_id(reference.root_id(reference.name_id("lines"), 3, 107), 0)
+    assert mine.nets[edge][:ROOTS].tolist() == [0] * 7 + [seed]
 
 
 def test_other_columns_are_the_same_tuples():

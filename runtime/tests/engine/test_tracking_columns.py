@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from millrace import ids as reference
 from millrace.engine.task import kernels
 from millrace.engine.task.batch import Batch, concat, dense
-from millrace.errors import UserCodeError
+from millrace.errors import EngineError, UserCodeError
 
 EDGE = reference.edge_id("split", "counts")
 
@@ -90,6 +90,12 @@ def test_a_batch_travels_as_arrow_and_comes_back(anchored):
     assert [found.roots_at(0), found.roots_at(1)] == (
         [[3, 9], [kernels.WINDOW_TREE]] if anchored else [[3], [kernels.WINDOW_TREE]]
     )
+
+
+def test_other_columns_have_as_many_rows_as_there_are_tuples():
+    batch = a_batch([1, 2])
+    with pytest.raises(EngineError, match="1 rows are to stand for 2 tuples"):
+        batch.with_data(batch.data.slice(1))
 
 
 def test_batches_join_though_only_one_has_anchors_and_encoded_columns():

@@ -257,7 +257,7 @@ def test_close_markers_of_windows_that_are_over_take_no_memory(
     # Whose answer was lost may be forgotten twice.
     control.forget([one])
     control.open(attempt(RENEW_AFTER_OPENS - 1), 5)
-    assert [type(entry) for entry in entries(log)[-3:]] == [ForgetAttempt, ForgetAttempt, Open]
+    assert [type(entry) for entry in entries(log)[-3:]] == [Open, ForgetAttempt, Open]
 
 
 def test_changed_ackers_are_told_once(log: AckLog, control: AckControl) -> None:

@@ -15,7 +15,7 @@ from millrace.ids import TRACKING_PARTITIONS, tuple_id
 from millrace.protocol.acklog import check_partition, local_index, partition_of, source_edge
 from millrace.protocol.types import FORMAT, AttemptId, RootRange, TaskId
 from millrace.tracking import message as codec
-from millrace.tracking.collector import ReadRun
+from millrace.tracking.collector import AckCollector, ReadRun
 from millrace.tracking.kernels import range_seeds
 
 ATTEMPT, TASK = AttemptId(1 << 40, 7, 3), TaskId(2, 9, 1 << 35)
@@ -208,6 +208,15 @@ def test_arrays_are_views_into_the_bytes() -> None:
         assert net.values.flags.aligned
         assert not net.values.flags.writeable
         assert net.places is None or np.shares_memory(net.places, whole)
+
+
+def test_a_run_beyond_the_window_or_a_second_time_is_refused() -> None:
+    collector = AckCollector(ATTEMPT, TASK, 10, slices=TRACKING_PARTITIONS)
+    with pytest.raises(ProtocolError, match="root sequence 10 is out of range"):
+        collector.add_read(source_edge("lines"), [ReadRun(3, 8, 1, 0)])
+    collector.add_read(source_edge("more"), [ReadRun(3, 7, 1, 0)])
+    with pytest.raises(ProtocolError, match="runs cannot be added to those that it has"):
+        collector.add_read(source_edge("more"), [ReadRun(0, 2, 1, 0)])
 
 
 def test_a_root_beyond_the_window_is_refused() -> None:

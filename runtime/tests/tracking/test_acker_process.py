@@ -17,10 +17,11 @@ import redis
 from trackedwindow import EDGES, TrackedWindow
 from trackingparts import Ackers, Server
 
-from millrace.errors import ExitCode
+from millrace.errors import ExitCode, StateServerError
 from millrace.ids import BLOCK_ROOTS, TRACKING_PARTITIONS
 from millrace.protocol.acklog import check_partition, roots_of
 from millrace.protocol.types import AttemptId, CloseMarker, FailedRoot, TaskId, Verdict
+from millrace.tracking import log as tracking_log
 from millrace.tracking import process
 from millrace.tracking.control import AckControl
 from millrace.tracking.log import AckLog, AckLogLostError, Entry
@@ -388,6 +389,33 @@ def test_a_read_takes_no_more_than_its_bytes(
     whole_bytes = tasks * roots * len(EDGES) * 8
     assert sum(counts.bytes) > whole_bytes
     assert max(counts.bytes) < process.READ_BYTES + (64 << 10) < whole_bytes
+
+
+def test_who_could_add_only_some_of_its_messages_has_not_won(
+    log: AckLog, control: AckControl, log_of_acker: AckLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking_log, "_APPEND_BYTES", 1)
+    one = window(1, 5000)
+    control.open(one.attempt, one.roots)
+    source, sink = one.messages()
+    log.append(one.attempt, source)
+    script, calls = log._append_script, []
+
+    def once(**given: object) -> object:
+        calls.append(given)
+        if len(calls) > 1:
+            raise redis.exceptions.TimeoutError("no answer")
+        return script(**given)
+
+    monkeypatch.setattr(log, "_append_script", once)
+    with pytest.raises(StateServerError, match="no answer"):
+        log.append(one.attempt, sink)
+    assert len(calls) == 2 < len(sink)
+    control.close(one.marker())
+    verdict = finish(Acker("acker-0", log_of_acker), log, one)
+    assert verdict.complete < one.roots
+    assert verdict.incomplete == ()
+    assert not verdict.window_complete
 
 
 def test_small_windows_are_read_in_one_go(

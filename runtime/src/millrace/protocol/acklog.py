@@ -71,7 +71,9 @@ MOST_SLICES = 64
 def slices_for(ackers: int) -> int:
     """Slices of an attempt that opens under so many ackers: each acker gets equally many.
 
-    With fewer than ``TRACKING_PARTITIONS`` a single slice would be too large a part to move.
+    A task has a message for each slice that it touches, and most say little: so there are no more
+    slices than ackers, but for ``TRACKING_PARTITIONS`` where these are few, of which new ackers can
+    take some while a window is open.
     """
     return -(-TRACKING_PARTITIONS // ackers) * ackers
 

@@ -292,21 +292,19 @@ class Simulation:
 
 
 @contextmanager
-def small_blocks(block_roots: int = 2, partitions: int = 4) -> Iterator[None]:
-    """Blocks of few roots over few slices, so that small windows use all of them."""
-    before = ids.BLOCK_ROOTS, ids.TRACKING_PARTITIONS
+def small_blocks(block_roots: int = 2) -> Iterator[None]:
+    """Blocks of few roots, so that small windows use all slices."""
+    before = ids.BLOCK_ROOTS
     try:
-        _set_blocks(block_roots, partitions)
+        _set_block_roots(block_roots)
         yield
     finally:
-        _set_blocks(*before)
+        _set_block_roots(before)
 
 
-def _set_blocks(block_roots: int, partitions: int) -> None:
+def _set_block_roots(block_roots: int) -> None:
     for module in (ids, al):
         module.BLOCK_ROOTS = block_roots  # type: ignore[attr-defined]
-    for module in (ids, al):
-        module.TRACKING_PARTITIONS = partitions  # type: ignore[attr-defined]
 
 
 def _where(error: Exception) -> str:

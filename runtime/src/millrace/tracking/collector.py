@@ -44,18 +44,24 @@ class ReadRun:
     def end(self) -> int:
         return self.first + self.count
 
+    def followed_by(self, other: ReadRun) -> ReadRun | None:
+        """Both as one, where the other begins at this one's end."""
+        same = (self.partition, self.base) == (other.partition, other.base)
+        if not same or self.end != other.first:
+            return None
+        return replace(self, count=self.count + other.count)
+
 
 def _lengthened(runs: Iterable[ReadRun]) -> list[ReadRun]:
     """The same records in fewer runs, where one begins at another's end. What was read twice stays
     there twice."""
     found: list[ReadRun] = []
     for run in sorted(runs):
-        last = found[-1] if found else None
-        same = last is not None and (last.partition, last.base) == (run.partition, run.base)
-        if last is not None and same and last.end == run.first:
-            found[-1] = replace(last, count=last.count + run.count)
-        else:
+        longer = found[-1].followed_by(run) if found else None
+        if longer is None:
             found.append(run)
+        else:
+            found[-1] = longer
     return found
 
 
@@ -126,8 +132,14 @@ class AckCollector:
 
     def add_read(self, edge: str, runs: Iterable[ReadRun]) -> None:
         """Take over that records were read and emitted. ``edge`` is their source's own; what else
-        its net has is added with ``add_net``."""
+        its net has is added with ``add_net``. Raises ``ProtocolError`` for a second time, or a root
+        that the window lacks."""
+        if edge in self._read:
+            raise ProtocolError(f"edge {edge!r}: runs cannot be added to those that it has")
         self._read[edge] = _lengthened(runs)
+        for run in self._read[edge]:
+            if run.end > self._roots_total:
+                raise kernels.root_out_of_range(run.end - 1, self._roots_total)
 
     def add_window(self, edge: str, xor_value: int) -> None:
         """Take over the XOR of an edge's combined tuples, which are of the window's own tree."""

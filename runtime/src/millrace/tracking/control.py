@@ -55,7 +55,7 @@ class AckControl:
         self._live: dict[AttemptId, str] = {}
         self._slices: dict[AttemptId, int] = {}
         self._closed: dict[AttemptId, list[str]] = {}
-        self._over: list[ForgetAttempt] = []
+        self._over: dict[AttemptId, ForgetAttempt] = {}
         self._opens = 0
         self._lock = threading.Lock()
 
@@ -160,13 +160,13 @@ class AckControl:
                 slices = self._slices.get(attempt, MOST_SLICES)
                 closed = self._closed.get(attempt, ())
                 self._log.delete(self._execution, attempt, slices, closed)
-                self._over.append(ForgetAttempt(attempt))
+                self._over[attempt] = ForgetAttempt(attempt)
                 self._slices.pop(attempt, None)
                 self._closed.pop(attempt, None)
 
     def _add(self, entry: ControlEntry) -> str:
         """Add an entry, behind those of attempts that are over; its id."""
-        found = self._log.append_control(self._execution, entry, before=self._over)
+        found = self._log.append_control(self._execution, entry, before=tuple(self._over.values()))
         self._over.clear()
         return found
 

@@ -1,4 +1,4 @@
-"""Compiled loops over tuples: child ids and the XOR of ids into their roots.
+"""Compiled loops over tuples: ids of records and of children.
 
 Each wrapper checks its arguments, brings arrays into the form the compiled code takes (without a
 copy where they have it already) and turns a bad index into an error: compiled code does not look

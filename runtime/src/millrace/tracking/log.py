@@ -11,9 +11,9 @@ Keys, all under ``mr:{uid}:ack:`` so that they lie in one hash slot:
 The streams of an attempt are made when it is opened, for the slices that have roots, and deleted
 when it is over; tasks and ackers add only to streams that exist, so who comes late leaves nothing
 behind. The log has one copy and is never repaired: an attempt whose log is lost is run again. So
-nothing of it goes into the server's file or to a replica, and nobody waits for a disk: a server
-that restarts has none of it, or what it had when its file was last rewritten, of which no attempt
-that is open now has a whole one.
+no stream goes into the server's file or to a replica, and nobody waits for a disk: a server that
+restarts has none of them, or what they were when its file was last rewritten, and no attempt that
+is open now has all of its messages there.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class AckLog:
     # -- tasks
 
     def append(self, attempt: AttemptId, messages: Sequence[tuple[int, bytes]]) -> None:
-        """Add a task's messages, (tracking partition, bytes) each.
+        """Add messages of an attempt's tasks, (tracking partition, bytes) each.
 
         Doing it twice does no harm, nor does a part of them: who could not add all has not won.
         Raises ``AckLogLostError`` when the attempt is over.

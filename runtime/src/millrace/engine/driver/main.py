@@ -31,16 +31,12 @@ from millrace.homes.told import read_settings, read_topology
 from millrace.logs import stacks
 from millrace.logs.repeats import quiet_repeats
 from millrace.startup import loading
+from millrace.threads import switch_often
 
 if TYPE_CHECKING:
     from millrace.engine.driver.process import DriverProcess
 
 log = logging.getLogger("millrace.driver")
-
-
-_SWITCH_S = 0.0005
-"""How long a thread may keep others waiting for the interpreter. A window goes through several that
-work a fraction of a millisecond each, and Python's own 5 ms are as long as half of a small one."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -54,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     load_later(COMPILED)
-    sys.setswitchinterval(_SWITCH_S)
+    switch_often()
     signing.forget_secret()
     logging.basicConfig(
         level=os.environ.get("MILLRACE_LOG_LEVEL", "INFO"),

@@ -24,7 +24,7 @@ def acks_of(task: Task, services: Services, runs: Runs) -> Messages:
 
 
 def send_acks(task: Task, services: Services, messages: Messages) -> None:
-    """Write ack messages of the task, and of others of its attempt, to the log: all or none."""
+    """Write ack messages of the task, and of others of its attempt, to the log."""
     if messages and services.log is not None:
         _log(services.log, task.program.uid).append(task.plan.id, messages)
         crash.reached("worker.acked")

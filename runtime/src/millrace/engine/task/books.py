@@ -14,8 +14,11 @@ from millrace.tracking.collector import ReadRun, slots
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+MOST_RUNS = 4_096
+"""Records in further runs are booked by ids: each run takes some bytes of several messages."""
+
 _ERROR_LENGTH = 500
-_NONE = np.empty(0, np.uint64)
+_NO_ROOTS = np.empty(0, np.uint64)
 
 
 class NetPool:
@@ -46,7 +49,8 @@ class NetPool:
 
 
 class Books:
-    """XOR of all ids, for each edge: once where emitted, once where processed.
+    """XOR of ids, for each edge: once where emitted, once where processed. Batches of which both
+    would cancel are left out (``lineage``), and records in runs are noted as such.
 
     With ``tracked`` false every operation does nothing.
     """
@@ -76,15 +80,20 @@ class Books:
         net = self.nets.get(edge)
         if net is None and roots.size and int(roots.min()) < kernels.WINDOW_TREE:
             net = self.nets[edge] = self._pool.zeros(self._size)
-        return _NONE if net is None else net, self._tree.setdefault(edge, np.zeros(1, np.uint64))
+        return _NO_ROOTS if net is None else net, self._tree.setdefault(
+            edge, np.zeros(1, np.uint64)
+        )
 
     def add_to_tree(self, edge: str, value: int) -> None:
         """Tuples of the window's own tree whose ids come to ``value`` were emitted or processed."""
         if self.tracked:
-            self._tree.setdefault(edge, np.zeros(1, np.uint64))[0] ^= np.uint64(value)
+            self._of_tree(edge)[0] ^= np.uint64(value)
 
-    def emitted(self, edge: str, batch: Batch) -> None:
-        """A batch has been handed to ``edge``."""
+    def _of_tree(self, edge: str) -> Array:
+        return self._tree.setdefault(edge, np.zeros(1, np.uint64))
+
+    def book(self, edge: str, batch: Batch) -> None:
+        """XOR the ids of a batch in, which was emitted or processed on ``edge``."""
         if not self.tracked or batch.ids is None:
             return
         if batch.anchors is None:
@@ -96,15 +105,22 @@ class Books:
     def absorb(self, edge: str, batch: Batch) -> None:
         """A batch that came over ``edge`` has been processed."""
         if batch.anchors is not None or not batch.lineage.processed(edge):
-            self.emitted(edge, batch)
+            self.book(edge, batch)
 
     def absorb_records(self, edge: str, batch: Batch) -> None:
         """A batch has been read and emitted; ``edge`` is its source's own."""
         run = batch.lineage.run
-        if run is None:
-            self.emitted(edge, batch)
-        elif self.tracked:
-            self.read.setdefault(edge, []).append(run)
+        if run is None or not self.tracked:
+            self.book(edge, batch)
+            return
+        runs = self.read.setdefault(edge, [])
+        longer = runs[-1].followed_by(run) if runs else None
+        if longer is not None:
+            runs[-1] = longer
+        elif len(runs) < MOST_RUNS:
+            runs.append(run)
+        else:
+            self.book(edge, batch)
 
 
 class Failures:

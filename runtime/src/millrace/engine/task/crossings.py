@@ -97,7 +97,7 @@ def broadcast(task: Task, edge: Channel, batch: Batch) -> list[Batch]:
         if batch.ids is not None:
             ids = broadcast_ids(batch.ids, partition, edge)
             copy = Batch.of(batch.data, batch.roots, ids, batch.order, batch.anchors)
-            task.books.absorb(edge.name, copy)
+            task.books.book(edge.name, copy)
         copies.append(copy)
     return copies
 

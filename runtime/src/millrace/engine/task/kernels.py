@@ -5,7 +5,8 @@ tuples of the window's own tree, ``WINDOW_TREE | aggregate << 16 | key group``, 
 behind a combine finds the aggregate and the key group it came from. ``UNTRACKED`` belongs to no
 tree.
 
-``nets`` is uint64, one value for each root of the window; ``loose`` is uint64[1] and collects
+``nets`` is uint64, one value for each root of the window, or empty where no tuple has a root;
+``loose`` is uint64[1] and collects
 the window's own tree. Numba does not check bounds: roots that came out of an envelope go through
 ``count_foreign`` first.
 

@@ -238,7 +238,6 @@ class TaskRun:
         held: bool = False,
     ) -> None:
         self._held = held
-        self._acks: Messages = ()
         self._began_s = monotonic()
         self.job = job
         self.toolbox = toolbox
@@ -285,13 +284,14 @@ class TaskRun:
         """Bring the task to its end, when all input is in; ``acks`` are written with its own.
 
         Returns the reports for the driver, or (reader, envelope) pairs for the next pass. What
-        leaves is booked before the ack message is written, and the report says that it was.
+        leaves is booked before the ack messages are written, and they are before a report leaves.
         """
-        self._acks = acks
         if self.last:
             output = self.run.finish()
-            return [self._report(output, read, roots_read), *relayed]
-        parcels = self.parcels(read, roots_read, relayed)
+            report, mine = self._told(output, read, roots_read)
+            send_acks(self.task, self.services, (*acks, *mine))
+            return [report, *relayed]
+        parcels = self.parcels(read, roots_read, relayed, acks)
         return list(self.toolbox.transport.send(parcels))
 
     def parcels(
@@ -299,23 +299,31 @@ class TaskRun:
         read: tuple[TaskId, ...] = (),
         roots_read: tuple[tuple[int, int], ...] = (),
         relayed: Iterable[TaskReport] = (),
+        acks: Messages = (),
     ) -> list[Parcel]:
         """As ``complete``, of a task that another pass follows: what goes there."""
         output = self.run.finish()
         tables = self.run.parcels(self.partitions)
-        reports = (self._report(output, read, roots_read), *relayed)
-        made = headed(self.task.id, tables, reports)
-        return [replace(one, acks=self._acks) for one in made] if self._held else made
+        report, mine = self._told(output, read, roots_read)
+        made = headed(self.task.id, tables, (report, *relayed))
+        if self._held:
+            return [replace(one, acks=(*acks, *mine)) for one in made]
+        send_acks(self.task, self.services, (*acks, *mine))
+        return made
 
-    def _report(
+    def _told(
         self,
         output: TaskOutput,
         read: tuple[TaskId, ...],
         roots_read: tuple[tuple[int, int], ...],
-    ) -> TaskReport:
+    ) -> tuple[TaskReport, Messages]:
+        """The task's report and its ack messages."""
+        took_s = monotonic() - self._began_s
+        messages = acks_of(self.task, self.services, roots_read)
         report = TaskReport(
             task=self.task.id,
             read=read,
+            partitions=tuple(partition for partition, _ in messages),
             roots_read=roots_read,
             holes=self.run.holes(),
             segments=output.segments,
@@ -323,13 +331,9 @@ class TaskRun:
             failed=self.task.failures.failed,
             combined_failures=self.task.failures.combined,
             worked_s=self.task.box.worked_s,
-            took_s=monotonic() - self._began_s,
+            took_s=took_s,
         )
-        mine = acks_of(self.task, self.services, roots_read)
-        self._acks += mine
-        if not self._held:
-            send_acks(self.task, self.services, self._acks)
-        return replace(report, partitions=tuple(partition for partition, _ in mine))
+        return report, messages
 
     def __enter__(self) -> Self:
         return self

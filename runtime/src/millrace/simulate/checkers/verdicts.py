@@ -1,6 +1,6 @@
-"""I3: a verdict says exactly what the winners' tasks truly did, and two verdicts never differ.
+"""I3: a verdict says exactly what the winners' tasks truly did, and two never differ.
 
-In a later life the log may lack what a winner said in an earlier one: then a verdict may say that.
+Two of one life of the log, that is: in a later one it may lack what a winner said, and be told so.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from millrace.protocol import acklog as al
 from millrace.protocol.types import AttemptId, CloseMarker, TaskId, Verdict
 from millrace.simulate import history as h
 from millrace.simulate.parts.workload import Root, Workload, roots_of
-
 
 LOST = (0, (), False)
 """Said of a slice that lacks a message of a winner: nothing is complete, and nobody is to blame."""

@@ -4,9 +4,8 @@ Such a pass reads input and runs compiled steps up to where tuples are combined 
 state, shows nothing and calls no code of the user's (``jobs.firstpass``). It is a task of its own
 to the ackers, or several, one for each of its lanes (``lanes``), and what it made waits in memory,
 with what the ackers are to be told of it, for the passes behind it, which run when the attempt's
-turn has come. It is worth a try and no more:
-one that fails, or takes too long, is left out of the account, and the attempt runs as if there had
-been none, with its notes and time-outs.
+turn has come. It is worth a try and no more: one that fails, or takes too long, is left out of the
+account, and the attempt runs as if there had been none, with its notes and time-outs.
 
 It works on threads of its own, with notes that nobody reads: whatever ends the process meanwhile is
 told of the attempt whose turn it is. So a driver takes such an end for one that says nothing of

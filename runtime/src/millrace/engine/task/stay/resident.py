@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Iterable, Iterator
 from queue import SimpleQueue
 from threading import Thread
@@ -15,12 +14,9 @@ from millrace.engine.program.link import Caller, Place, TaskLink, Work, call
 from millrace.engine.task.stay.ahead import Aheads, go_on
 from millrace.engine.task.stay.lanes import lanes_for
 from millrace.engine.task.worker import FirstPass, Job, load_job
+from millrace.threads import switch_often
 
 log = logging.getLogger("millrace.worker")
-
-SWITCH_S = 0.0005
-"""How long one of the threads that share such a process may keep others waiting for Python's lock;
-as in the driver, 5 ms would be a large part of a window."""
 
 
 class ResidentTask:
@@ -37,7 +33,7 @@ class ResidentTask:
 
     def __call__(self, partition: int, nothing: Iterable[bytes]) -> Iterator[Any]:
         list(nothing)
-        sys.setswitchinterval(SWITCH_S)
+        switch_often()
         context = TaskContext.get()
         run = context.attemptNumber() if context is not None else 0
         # The connection ends first: the driver need not wait for a first pass that hangs.

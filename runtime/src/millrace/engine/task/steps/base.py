@@ -66,7 +66,7 @@ class Outlet:
             batch = Batch(data, lineage, order if edge.ordered else None, anchors)
             deliver(batch)
             if booked and not lineage.whole:
-                self._task.books.emitted(edge.name, batch)
+                self._task.books.book(edge.name, batch)
             lineage.end()
 
     def emit_anchored(
@@ -88,7 +88,7 @@ class Outlet:
                 ids = kernels.children(parent_ids, parents, ordinals, edge.id)
             batch = Batch.of(data, roots, ids, order if edge.ordered else None, anchors)
             if edge.route is not Route.BROADCAST:  # its copies are booked, not itself
-                self._task.books.emitted(edge.name, batch)
+                self._task.books.book(edge.name, batch)
             deliver(batch)
 
     def _order(self, parent: Batch, parents: Array | None, ordinals: Array | None) -> Array | None:
