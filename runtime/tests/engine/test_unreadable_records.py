@@ -8,8 +8,8 @@ from engine_support import CODE, HEAD
 
 from millrace.clock import SystemClock
 from millrace.engine.program.schema import fitting
+from millrace.engine.program.traces import FRAMES, Traces
 from millrace.engine.task.faults import TaskError
-from millrace.engine.task.traces import FRAMES, Traces
 from millrace.errors import ExitCode, SourceError
 from millrace.homes.told import read_settings
 from millrace.local.launch import LaunchOptions, _write_driver_file

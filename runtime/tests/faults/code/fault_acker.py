@@ -15,7 +15,7 @@ from pathlib import Path
 from millrace.tracking import process
 from millrace.tracking.message import AckMessage
 
-FIRST_ONES = 24
+FIRST_ONES = 4
 
 
 class DeafAcker(process.Acker):

@@ -80,9 +80,7 @@ class Books:
         net = self.nets.get(edge)
         if net is None and roots.size and int(roots.min()) < kernels.WINDOW_TREE:
             net = self.nets[edge] = self._pool.zeros(self._size)
-        return _NO_ROOTS if net is None else net, self._tree.setdefault(
-            edge, np.zeros(1, np.uint64)
-        )
+        return (_NO_ROOTS if net is None else net), self._of_tree(edge)
 
     def add_to_tree(self, edge: str, value: int) -> None:
         """Tuples of the window's own tree whose ids come to ``value`` were emitted or processed."""

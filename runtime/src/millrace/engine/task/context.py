@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from millrace.engine.program.program import Program
+from millrace.engine.program.traces import Traces
 from millrace.engine.task.batch import Array, Batch
 from millrace.engine.task.blackbox import Box
 from millrace.engine.task.books import Books, Failures
 from millrace.engine.task.memory import WorkerMemory
-from millrace.engine.task.traces import Traces
 from millrace.errors import MillraceError, error_text, is_order
 from millrace.protocol.names import TaskObject
 from millrace.protocol.types import AttemptPlan, TaskId

@@ -16,8 +16,8 @@ import numpy as np
 from millrace.engine.task import kernels
 from millrace.errors import EngineError
 from millrace.protocol.types import RootRange
+from millrace.tracking import kernels as tracking
 from millrace.tracking.collector import ReadRun
-from millrace.tracking.kernels import range_seeds
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -75,7 +75,7 @@ class Records(Lineage):
     def ids(self) -> Array | None:
         if self._ids is None and self.tracked:
             read = self._range
-            self._ids = range_seeds(read.source, read.partition, read.start, read.count)
+            self._ids = tracking.range_seeds(read.source, read.partition, read.start, read.count)
         return self._ids
 
     @property
