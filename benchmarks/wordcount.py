@@ -11,7 +11,8 @@ state store that turns out faster; ``millrace`` (ExactlyOnce, tracked, an acker 
 every seal), ``function`` (the same, the split in a vectorised function) and ``untracked`` (with
 tracking off). Every side writes the changed totals of each window as JSON lines.
 
-The last line is one JSON object; the keys of the second vocabulary end in ``_500k``.
+The last line is one JSON object; the keys of the second vocabulary end in ``_500k``. ``--only
+tracking`` has the two sides ``millrace`` and ``untracked`` alone, for many rounds (``--rounds``).
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def main() -> None:
     parser.add_argument("--windows", type=round_windows, default=12, help="windows of a round")
     parser.add_argument("--small-windows", type=int, default=200, help="windows of 100 lines")
     parser.add_argument("--draw", choices=["uniform", "zipf"], default="uniform")
-    parser.add_argument("--only", choices=["licences", "large", "small"], help="one part alone")
+    parts_of = ["licences", "large", "small", "tracking"]
+    parser.add_argument("--only", choices=parts_of, help="one part alone")
     parser.add_argument("--keep", action="store_true", help="leave outputs and logs in out/")
     options = parser.parse_args()
     stop_cleanly()
@@ -73,6 +75,9 @@ def main() -> None:
     if options.only in (None, "small"):
         texts = corpus("licences", OUT / "corpora", 1, SMALL_LINES * options.small_windows)
         result.update(small_windows(texts, run / "small", options))
+    if options.only == "tracking":
+        texts = corpus("licences", OUT / "corpora", options.windows)
+        result.update(tracking(texts, run / "tracking", options.rounds, options.warmups))
     if not options.keep:
         shutil.rmtree(run, ignore_errors=True)
     last_line({name: round(value, 3) for name, value in result.items()})
@@ -103,6 +108,24 @@ def throughput(texts: Corpus, folder: Path, rounds: int, warmups: int) -> dict[s
         "vs_function": ratio(found["function"], found["millrace"]),
         "tracking_ratio": ratio(found["untracked"], found["millrace"]),
         "lines_per_s": texts.lines / median_window_s(found["millrace"]),
+    }
+
+
+def tracking(texts: Corpus, folder: Path, rounds: int, warmups: int) -> dict[str, float]:
+    """What tracking costs, by the two sides that differ in nothing else, with nothing between their
+    rounds: by the clock and by CPU."""
+    sides: list[Callable[[], Side]] = [
+        lambda: MillraceSide("millrace", word_count(), folder / "millrace"),
+        lambda: MillraceSide("untracked", word_count(tracking=False), folder / "untracked"),
+    ]
+    found = race(sides, texts, rounds, warmups)
+    for name, done in found.items():
+        print(f"  {name:10s} {rates(texts, done)}")
+    tracked, untracked = found["millrace"], found["untracked"]
+    pairs = zip(untracked, tracked, strict=True)
+    return {
+        "tracking_ratio": ratio(untracked, tracked),
+        "tracking_cpu_ratio": statistics.median(off.cpu_s / on.cpu_s for off, on in pairs),
     }
 
 
