@@ -194,7 +194,6 @@ class Verdicts:
         self._owners: al.SliceOwners | None = None
         self._owners_life = -1
         self._queue: deque[tuple[int, al.ControlEntry]] = deque()
-        self._over: list[al.ForgetAttempt] = []
         self._sending = False
         self._looking = False
         self.closed = False
@@ -241,19 +240,13 @@ class Verdicts:
     def forget(self, attempts: tuple[AttemptId, ...]) -> None:
         for attempt in attempts:
             self._cases.pop(attempt, None)
-            self._world.soon(self._delete, attempt)
-            self._over.append(al.ForgetAttempt(attempt))
-
-    def _delete(self, attempt: AttemptId) -> None:
-        if not self.closed:
-            self._log.forget(attempt)
+            # At once, which an acker that reads late takes for with the next entry.
+            self._append(al.ForgetAttempt(attempt))
 
     # -- appending, in order, again after a lost answer
 
     def _append(self, entry: al.ControlEntry) -> None:
-        """Say it, behind what the ackers have not been told of attempts that are over."""
-        self._queue += ((self._log.life, one) for one in (*self._over, entry))
-        self._over.clear()
+        self._queue.append((self._log.life, entry))
         if not self._sending:
             self._sending = True
             self._world.soon(self._send)
@@ -265,6 +258,8 @@ class Verdicts:
         life, entry = self._queue[0]
         if life == self._log.life or self._log.control or isinstance(entry, al.SliceOwners):
             self._log.append_control(entry)
+            if isinstance(entry, al.ForgetAttempt):
+                self._log.forget(entry.id)
         if not self._world.chance(0.05):
             self._queue.popleft()
         self._sending = bool(self._queue)

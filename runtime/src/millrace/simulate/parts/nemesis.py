@@ -24,6 +24,9 @@ from millrace.simulate.world import World
 
 RESTART_S = 0.8
 
+KEPT = (0.0, 0.5, 0.0, 0.9, 0.0, 0.2)
+"""Which share of the ack log its server comes back with, in turn."""
+
 SEVERAL = 0.3
 """How often all servers but as many as there are copies are to leave at once."""
 
@@ -488,8 +491,7 @@ class Nemesis:
 
     def _log(self) -> None:
         self.crashes += 1
-        rng = self._world.rng
-        self._to.log.lose(rng.random() if rng.random() < 0.5 else 0.0)
+        self._to.log.lose(KEPT[self.crashes % len(KEPT)])
 
     def _rival(self) -> None:
         """Somebody starts a second driver although the first is well."""
