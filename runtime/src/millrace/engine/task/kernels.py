@@ -6,9 +6,8 @@ behind a combine finds the aggregate and the key group it came from. ``UNTRACKED
 tree.
 
 ``nets`` is uint64, one value for each root of the window, or empty where no tuple has a root;
-``loose`` is uint64[1] and collects
-the window's own tree. Numba does not check bounds: roots that came out of an envelope go through
-``count_foreign`` first.
+``loose`` is uint64[1] and collects the window's own tree. Numba does not check bounds: roots that
+came out of an envelope go through ``count_foreign`` first.
 
 Source: tuple ids and check values after JStorm's acker; ``millrace.ids`` is the reference.
 """
