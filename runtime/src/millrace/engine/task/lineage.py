@@ -23,8 +23,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Lineage:
-    """``roots`` (uint32[n], see ``kernels``) and ``ids`` (uint64[n], ``None`` with tracking off) of
-    the n tuples of a batch."""
+    """``roots`` (uint32[n], see ``kernels``) and ``ids`` (uint64[n], ``None`` unless ``tracked``)
+    of the n tuples of a batch. Kinds that are given none make them when they are first asked for.
+    """
 
     __slots__ = ("_ids", "_roots", "tracked")
 
@@ -35,12 +36,21 @@ class Lineage:
 
     @property
     def roots(self) -> Array:
-        assert self._roots is not None
+        if self._roots is None:
+            self._roots = self._made_roots()
         return self._roots
 
     @property
     def ids(self) -> Array | None:
+        if self._ids is None and self.tracked:
+            self._ids = self._made_ids()
         return self._ids
+
+    def _made_roots(self) -> Array:
+        raise NotImplementedError
+
+    def _made_ids(self) -> Array:
+        raise NotImplementedError
 
     @property
     def run(self) -> ReadRun | None:
@@ -64,19 +74,12 @@ class Records(Lineage):
         self._range = read
         self.tracked = tracked
 
-    @property
-    def roots(self) -> Array:
-        if self._roots is None:
-            end = self._first + self._range.count
-            self._roots = np.arange(self._first, end, dtype=np.uint32)
-        return self._roots
+    def _made_roots(self) -> Array:
+        return np.arange(self._first, self._first + self._range.count, dtype=np.uint32)
 
-    @property
-    def ids(self) -> Array | None:
-        if self._ids is None and self.tracked:
-            read = self._range
-            self._ids = tracking.range_seeds(read.source, read.partition, read.start, read.count)
-        return self._ids
+    def _made_ids(self) -> Array:
+        read = self._range
+        return tracking.range_seeds(read.source, read.partition, read.start, read.count)
 
     @property
     def run(self) -> ReadRun | None:
@@ -109,22 +112,16 @@ class Children(Lineage):
         self.whole = False
         """Whether they have all been processed, and are not to be booked as emitted."""
 
-    @property
-    def roots(self) -> Array:
-        if self._roots is None:
-            self._check()
-            roots = self._parent.roots
-            self._roots = roots if self._parents is None else roots[self._parents]
-        return self._roots
+    def _made_roots(self) -> Array:
+        self._check()
+        roots = self._parent.roots
+        return roots if self._parents is None else roots[self._parents]
 
-    @property
-    def ids(self) -> Array | None:
-        if self._ids is None and self.tracked:
-            self._check()
-            ids = self._parent.ids
-            assert ids is not None
-            self._ids = kernels.children(ids, self._parents, self._ordinals, self._edge)
-        return self._ids
+    def _made_ids(self) -> Array:
+        self._check()
+        ids = self._parent.ids
+        assert ids is not None
+        return kernels.children(ids, self._parents, self._ordinals, self._edge)
 
     def processed(self, edge: str) -> bool:
         if self.whole or self._over or not edge or edge != self._name:
