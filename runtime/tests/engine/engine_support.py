@@ -170,7 +170,9 @@ class Windows:
         """The plan of another attempt, which is in the ack log."""
         self.attempts += 1
         self.current = attempt = AttemptId(1, intent.window, self.attempts)
-        self.log.append_control(1, Open(attempt, intent.roots, self.program.tracked_edges, SLICES))
+        opened = Open(attempt, intent.roots, self.program.tracked_edges, SLICES)
+        self.log.open(1, opened)
+        self.log.append_control(1, opened)
         return AttemptPlan(
             attempt, STAMP, intent, frozenset(excluded), uncombined or {}, self.chains, SLICES
         )

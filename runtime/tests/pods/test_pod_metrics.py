@@ -153,7 +153,7 @@ def judged_all(found: dict[tuple[str, ...], float]) -> dict[tuple[str, ...], flo
 def judged_window(log: AckLog) -> int:
     """Have a window judged of which a task has read a part; how many slices it had."""
     edge, partition = source_edge("s"), name_id("p")
-    control = AckControl(log, 1, (edge,))
+    control = AckControl(log, 1, (edge,), early_roots=0)
     control.begin(["acker-0"])
     attempt, task = AttemptId(1, 1, 1), TaskId(0, 0, 1)
     control.open(attempt, ROOTS)

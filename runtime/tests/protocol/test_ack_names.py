@@ -63,4 +63,4 @@ def test_owners_are_the_same_in_whatever_order_attempts_have_begun() -> None:
 
     for turn in range(5):
         order = [*attempts][turn:] + [*attempts][:turn]
-        assert others(order) == others(order[::-1]) == sorted(attempts)
+        assert others(order) == others(order[::-1]) == [2, *sorted(attempts)]

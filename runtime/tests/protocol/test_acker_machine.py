@@ -791,11 +791,13 @@ def test_what_opens_is_shared_evenly_by_any_number_of_ackers(ackers: int) -> Non
 def test_owners_of_what_nobody_has_open_any_more_are_not_told() -> None:
     open_ = {AttemptId(1, 1, 1): 16, AttemptId(1, 2, 1): 20}
     placed = SliceOwners.of(1, ["a", "b", "c"], open_)
-    assert [len(table) for table in (placed.owners, *placed.others)] == [6, 16, 20]
+    assert [len(table) for table in (placed.owners, *placed.others)] == [6, 3, 16, 20]
     again = placed.renewed({AttemptId(1, 2, 1): 20})
     assert (again.owners, again.live) == (placed.owners, (AttemptId(1, 2, 1),))
-    assert again.others == placed.others[1:]
+    assert again.others == (placed.others[0], placed.others[2])
     assert again.table(16) is None
+    # Windows of few roots open at any moment: each acker has a slice of one.
+    assert (again.fewest, sorted(again.others[0])) == (3, ["a", "b", "c"])
     # What was placed for 16 slices does not bind an attempt that opens with them later.
     later = SliceOwners.of(1, ["a", "b"], {AttemptId(1, 2, 1): 20}, placed)
     assert later.owners == SliceOwners.of(1, ["a", "b"]).owners

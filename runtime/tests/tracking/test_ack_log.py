@@ -19,7 +19,7 @@ from millrace.protocol.types import (
     Verdict,
 )
 from millrace.ring import diff
-from millrace.tracking.control import RENEW_AFTER_OPENS, AckControl
+from millrace.tracking.control import EARLY_ROOTS, RENEW_AFTER_OPENS, AckControl
 from millrace.tracking.log import (
     LOAD_KEPT_S,
     AckerLoad,
@@ -44,6 +44,14 @@ def log(client: redis.Redis, uid: str) -> AckLog:
 
 @pytest.fixture
 def control(log: AckLog) -> AckControl:
+    found = AckControl(log, 3, EDGES, early_roots=0)
+    found.begin(["a"])
+    return found
+
+
+@pytest.fixture
+def quiet(log: AckLog) -> AckControl:
+    """One that tells of attempts when they are closed."""
     found = AckControl(log, 3, EDGES)
     found.begin(["a"])
     return found
@@ -182,7 +190,8 @@ def test_a_log_that_is_here_again_is_swept_of_its_own_execution_too(
     assert isinstance(owners, SliceOwners)
     assert owners.live == ()
     newer = attempt(1, execution=4)
-    log.append_control(4, Open(newer, 5, EDGES))
+    log.open(Execution(4), Open(newer, 5, EDGES))
+    assert log.verdict_key(newer).rpartition("ack:")[2] in keys(client, uid)
     assert log.sweep(3) == 0
 
 
@@ -258,6 +267,123 @@ def test_close_markers_of_windows_that_are_over_take_no_memory(
     control.forget([one])
     control.open(attempt(RENEW_AFTER_OPENS - 1), 5)
     assert [type(entry) for entry in entries(log)[-3:]] == [Open, ForgetAttempt, Open]
+
+
+def closed(window: int) -> CloseMarker:
+    return CloseMarker(attempt(window), Intent(window, ()), frozenset(), (), ())
+
+
+def test_a_window_of_few_roots_is_told_when_it_is_closed_and_its_end_after_that(
+    log: AckLog, quiet: AckControl
+) -> None:
+    """So that ackers wake once a window; tasks can write from the beginning."""
+    quiet.open(attempt(1), EARLY_ROOTS - 1)
+    log.append(attempt(1), [(0, b"one")])
+    assert [type(entry) for entry in entries(log)] == [SliceOwners]
+    quiet.close(closed(1))
+    assert [type(entry) for entry in entries(log)[1:]] == [Open, CloseMarker]
+    quiet.forget([attempt(1)])
+    quiet.open(attempt(2), 5)
+    assert [type(entry) for entry in entries(log)[1:]] == [Open]
+    quiet.close(closed(2))
+    over, opened = ForgetAttempt(attempt(1)), Open(attempt(2), 5, EDGES, 1)
+    assert entries(log)[2:] == [over, opened, closed(2)]
+
+
+def test_a_window_of_many_roots_is_told_at_once(log: AckLog, quiet: AckControl) -> None:
+    quiet.open(attempt(1), 5)
+    quiet.open(attempt(2), EARLY_ROOTS)
+    assert entries(log)[1:] == [Open(attempt(2), EARLY_ROOTS, EDGES, TRACKING_PARTITIONS)]
+
+
+def test_each_acker_has_one_slice_of_a_window_of_few_roots(log: AckLog, quiet: AckControl) -> None:
+    quiet.set_ackers(["a", "b", "c"])
+    quiet.open(attempt(1), 5)
+    quiet.set_ackers(["a", "b"])
+    quiet.open(attempt(2), 5)
+    quiet.close(closed(1))
+    quiet.close(closed(2))
+    told = entries(log)
+    assert {one.id.window: one.slices for one in told if isinstance(one, Open)} == {1: 3, 2: 2}
+    *_, members = (one for one in told if isinstance(one, SliceOwners))
+    assert [members.table(slices) is not None for slices in (2, 3, 4)] == [True] * 3
+    assert sorted(members.table(2) or ()) == ["a", "b"]
+
+
+def test_a_window_is_told_with_its_own_end_and_not_with_that_of_another(
+    log: AckLog, quiet: AckControl
+) -> None:
+    for window in (1, 2, 3):
+        quiet.open(attempt(window), 5)
+    quiet.forget([attempt(1)])
+    assert [type(entry) for entry in entries(log)] == [SliceOwners]
+    quiet.close(closed(3))
+    quiet.close(closed(3))
+    quiet.close(closed(2))
+    third, second = (Open(attempt(window), 5, EDGES, 1) for window in (3, 2))
+    over = ForgetAttempt(attempt(1))
+    assert entries(log)[1:] == [over, third, closed(3), closed(3), second, closed(2)]
+
+
+def test_trimming_keeps_what_was_told_of_a_window_and_loses_none_that_was_not(
+    log: AckLog, quiet: AckControl
+) -> None:
+    for window in (1, 2, 3):
+        quiet.open(attempt(window), 5)
+    quiet.close(closed(2))
+    quiet.close(closed(1))
+    quiet.set_ackers(["a", "b"])
+    first, second = (Open(attempt(window), 5, EDGES, 1) for window in (1, 2))
+    *told, members = entries(log)
+    assert told == [second, closed(2), first, closed(1)]
+    assert isinstance(members, SliceOwners)
+    assert members.live == (attempt(1), attempt(2), attempt(3))
+    # The one that was told of first is kept, whichever was opened first.
+    quiet.set_ackers(["a", "c"])
+    assert entries(log)[0] == second
+    quiet.forget([attempt(2)])
+    quiet.set_ackers(["a", "b"])
+    assert entries(log)[0] == first
+    quiet.forget([attempt(1)])
+    quiet.set_ackers(["a", "c"])
+    (members,) = entries(log)
+    assert isinstance(members, SliceOwners)
+    assert members.live == (attempt(3),)
+    quiet.close(closed(3))
+    assert entries(log)[1:] == [
+        ForgetAttempt(attempt(2)),
+        ForgetAttempt(attempt(1)),
+        Open(attempt(3), 5, EDGES, 1),
+        closed(3),
+    ]
+
+
+def test_what_may_have_been_told_is_told_again(
+    log: AckLog, quiet: AckControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer was lost, not what was said; and what is over by then is not opened again."""
+    quiet.open(attempt(1), 5)
+    script = log._control_script
+
+    def unanswered(**given: object) -> None:
+        script(**given)
+        raise redis.exceptions.TimeoutError("no answer")
+
+    with monkeypatch.context() as lost:
+        lost.setattr(log, "_control_script", unanswered)
+        with pytest.raises(AckLogAwayError):
+            quiet.close(closed(1))
+    quiet.close(closed(1))
+    assert [type(entry) for entry in entries(log)[1:]] == [Open, CloseMarker] * 2
+    quiet.open(attempt(2), 5)
+    with monkeypatch.context() as lost:
+        lost.setattr(log, "_control_script", unanswered)
+        with pytest.raises(AckLogAwayError):
+            quiet.close(closed(2))
+    quiet.forget([attempt(2)])
+    quiet.open(attempt(3), 5)
+    quiet.close(closed(3))
+    assert [type(entry) for entry in entries(log)[-3:]] == [ForgetAttempt, Open, CloseMarker]
 
 
 def test_changed_ackers_are_told_once(log: AckLog, control: AckControl) -> None:
@@ -351,7 +477,7 @@ def test_both_versions_of_the_redis_protocol(server: object, uid: str) -> None:
         )
         with client:
             log = AckLog(client, f"{uid}-{version}")
-            control = AckControl(log, 1, EDGES)
+            control = AckControl(log, 1, EDGES, early_roots=0)
             control.begin(["a"])
             control.open(attempt(1, 1), 5)
             assert len(entries(log)) == 2

@@ -44,7 +44,7 @@ def acker(server: EmbeddedServer) -> Iterator[redis.Redis]:
 
 def test_it_does_all_that_an_acker_does(server: EmbeddedServer, acker: redis.Redis) -> None:
     log = AckLog(connect(server.address.url, server.address.password), UID)
-    control = AckControl(log, 1, (source_edge("s"),))
+    control = AckControl(log, 1, (source_edge("s"),), early_roots=0)
     control.begin(["acker-0"])
     working = Acker("acker-0", AckLog(acker, UID))
     attempt = AttemptId(1, 1, 1)

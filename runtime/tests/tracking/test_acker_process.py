@@ -23,7 +23,7 @@ from millrace.protocol.acklog import check_partition, roots_of
 from millrace.protocol.types import AttemptId, CloseMarker, FailedRoot, TaskId, Verdict
 from millrace.tracking import log as tracking_log
 from millrace.tracking import process
-from millrace.tracking.control import AckControl
+from millrace.tracking.control import EARLY_ROOTS, AckControl
 from millrace.tracking.log import AckLog, AckLogLostError, Entry
 from millrace.tracking.message import AckMessage, Net, Seeds, encode
 from millrace.tracking.process import ANSWER_ROOTS, Acker, connect
@@ -38,12 +38,13 @@ def window(number: int, roots: int, **options: object) -> TrackedWindow:
 
 
 def complete(one: TrackedWindow) -> Verdict:
-    return Verdict(one.attempt, ALL, one.roots, (), True)
+    return Verdict(one.attempt, tuple(range(one.slices)), one.roots, (), True)
 
 
 def broken(one: TrackedWindow, root: int) -> Verdict:
     why = "its tuples on edge 'split>counts' were not each processed once"
-    return Verdict(one.attempt, ALL, one.roots - 1, (FailedRoot(root, "counts", why),), True)
+    failed = (FailedRoot(root, "counts", why),)
+    return Verdict(one.attempt, tuple(range(one.slices)), one.roots - 1, failed, True)
 
 
 def run(log: AckLog, control: AckControl, one: TrackedWindow) -> Verdict | None:
@@ -63,7 +64,7 @@ def log(client: redis.Redis, uid: str) -> AckLog:
 
 @pytest.fixture
 def control(log: AckLog) -> AckControl:
-    found = AckControl(log, 1, EDGES)
+    found = AckControl(log, 1, EDGES, early_roots=0)
     found.begin(["acker-0"])
     return found
 
@@ -81,15 +82,30 @@ def test_windows_are_judged(
         assert run(log, control, bad) == broken(bad, 42)
 
 
-@pytest.mark.parametrize("point", ["acker.opened", "acker.folded:1", "acker.folded:4"])
+@pytest.mark.parametrize(
+    ("early", "point"),
+    [
+        (True, "acker.opened"),
+        (True, "acker.folded:1"),
+        (True, "acker.folded:4"),
+        (False, "acker.opened"),
+        (False, "acker.folded:1"),
+        (False, "acker.folded:3"),
+        (False, "acker.answered"),
+    ],
+)
 def test_kill_in_the_middle_gives_the_same_verdict(
-    server: Server, uid: str, ackers: Ackers, log: AckLog, control: AckControl, point: str
+    server: Server, uid: str, ackers: Ackers, log: AckLog, point: str, early: bool
 ) -> None:
+    control = AckControl(log, 1, EDGES, early_roots=0 if early else EARLY_ROOTS)
+    control.begin(["acker-0"])
     first = ackers.start(server, uid, "acker-0", point)
-    bad = window(1, 5000, lost_word=300, loser=True)
+    bad = window(1, 5000, lost_word=300, loser=True, slices=TRACKING_PARTITIONS if early else 1)
     control.open(bad.attempt, bad.roots)
     for messages in bad.messages():
         log.append(bad.attempt, messages)
+    if not early:
+        control.close(bad.marker())
     assert first.wait(PATIENCE_S) == -signal.SIGKILL
     ackers.start(server, uid)
     assert control.judge(bad.marker(), PATIENCE_S) == broken(bad, 300)
@@ -153,19 +169,21 @@ def rewriting(client: redis.Redis) -> bool:
     return bool(said["aof_rewrite_in_progress"] or said["aof_rewrite_scheduled"])
 
 
+@pytest.mark.parametrize("early_roots", [0, EARLY_ROOTS])
 @pytest.mark.parametrize("rewritten", [False, True])
 def test_a_server_that_comes_back_has_lost_what_was_open(
-    own_server: Server, uid: str, ackers: Ackers, rewritten: bool
+    own_server: Server, uid: str, ackers: Ackers, rewritten: bool, early_roots: int
 ) -> None:
     """Also where its file was rewritten meanwhile, and gives a part of the log back."""
     ackers.start(own_server, uid)
     with own_server.client() as client:
         log = AckLog(client, uid)
-        control = AckControl(log, 1, EDGES)
+        control = AckControl(log, 1, EDGES, early_roots=early_roots)
         control.begin(["acker-0"])
-        warm = window(1, 100)
+        slices = 1 if early_roots else TRACKING_PARTITIONS
+        warm = window(1, 100, slices=slices)
         assert run(log, control, warm) == complete(warm)
-        bad = window(2, 5000, lost_word=8, loser=True)
+        bad = window(2, 5000, lost_word=8, loser=True, slices=slices)
         control.open(bad.attempt, bad.roots)
         loser, source, sink = bad.messages()
         log.append(bad.attempt, loser)
@@ -193,7 +211,7 @@ def test_an_acker_waits_for_its_server(own_server: Server, uid: str, ackers: Ack
     own_server.start()
     with own_server.client() as client:
         log = AckLog(client, uid)
-        control = AckControl(log, 1, EDGES)
+        control = AckControl(log, 1, EDGES, early_roots=0)
         control.begin(["acker-0"])
         good = window(1, 100)
         assert run(log, control, good) == complete(good)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from tasktold import TaskTold, TrackedEdge
 
+from millrace.ids import TRACKING_PARTITIONS
 from millrace.protocol.acklog import edge_name, source_edge
 from millrace.protocol.types import AttemptId, CloseMarker, Intent, RootRange, TaskId
 from millrace.tracking import kernels
@@ -28,6 +29,7 @@ class TrackedWindow:
     roots: int
     lost_word: int | None = None
     loser: bool = False
+    slices: int = TRACKING_PARTITIONS
     wrote: dict[TaskId, tuple[int, ...]] = field(default_factory=dict)
 
     @property
@@ -38,13 +40,13 @@ class TrackedWindow:
         """What each task appends to the ack log, losers first."""
         roots = np.arange(self.roots, dtype=np.uint32)
         source, sink = TaskId(0, 0, 1), TaskId(1, 0, 2)
-        mapped = TaskTold(self.attempt, source, self.roots)
+        mapped = TaskTold(self.attempt, source, self.roots, slices=self.slices)
         seeds = kernels.range_seeds("lines", 1, 0, self.roots)
         mapped.read("lines", roots, seeds)
         lines = mapped.emit(SPLIT, roots, seeds, np.arange(self.roots))
         mapped.absorb(SPLIT, roots, lines)
         words = mapped.emit(WORDS, np.repeat(roots, 2), lines, np.repeat(np.arange(self.roots), 2))
-        reduced = TaskTold(self.attempt, sink, self.roots)
+        reduced = TaskTold(self.attempt, sink, self.roots, slices=self.slices)
         word_roots = np.repeat(roots, 2)
         if self.lost_word is not None:
             keep = np.arange(len(words)) != 2 * self.lost_word
@@ -58,7 +60,7 @@ class TrackedWindow:
         }
         parts = [mapped.messages(), reduced.messages()]
         if self.loser:
-            lost = TaskTold(self.attempt, TaskId(0, 0, 9), self.roots)
+            lost = TaskTold(self.attempt, TaskId(0, 0, 9), self.roots, slices=self.slices)
             lost.read("lines", roots, seeds)
             parts.insert(0, lost.messages())
         return parts

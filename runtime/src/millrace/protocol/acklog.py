@@ -6,8 +6,9 @@ order: who owns which slice (``SliceOwners``), that an attempt begins (``Open``)
 (``CloseMarker``), that it is over (``ForgetAttempt``).
 
 An attempt has as many slices as divide evenly among the ackers that are alive when it opens
-(``slices_for``), and keeps that number while ackers come and go: its slices then move, as few as
-possible. Owners are listed once for each number of slices that an open attempt has.
+(``slices_for``), one for each where it has few roots, and keeps that number while ackers come and
+go: its slices then move, as few as possible. Owners are listed once for each number of slices that
+an attempt has that is open, or could be.
 
 What keeps edges apart: a check value is the XOR of every edge's net, each turned by its own number
 of bits, so a tuple that is emitted on one edge and processed on another does not cancel.
@@ -143,8 +144,8 @@ class SliceOwners:
     """Owner of each tracking partition from now on, said by the driver of ``execution``.
 
     ``owners`` is for attempts of as many slices as it is long, those that open from now on among
-    them; ``others`` for open attempts of other numbers of slices. Attempts that are not in
-    ``live`` are over, as are all of older executions.
+    them; ``others`` for those of few roots, and for open attempts of other numbers of slices.
+    Attempts that are not in ``live`` are over, as are all of older executions.
     """
 
     DOCUMENT: ClassVar = "Members"
@@ -177,7 +178,7 @@ class SliceOwners:
             return assign(slices, alive, before, virtual_nodes, striped=True)
 
         slices = slices_for(len(alive) or 1)
-        others = tuple(place(number) for number in sorted(held - {slices}))
+        others = tuple(place(number) for number in sorted({*held, len(alive)} - {slices}))
         return cls(execution, place(slices), tuple(live), others)
 
     @property
@@ -185,14 +186,19 @@ class SliceOwners:
         """Slices of an attempt that opens now."""
         return len(self.owners)
 
+    @property
+    def fewest(self) -> int:
+        """The same of one with few roots, which each acker has one slice of."""
+        return len(frozenset(self.owners))
+
     def table(self, slices: int) -> tuple[str, ...] | None:
         """Owner of each slice of the attempts with so many, ``None`` where no attempt has them."""
         return next((one for one in (self.owners, *self.others) if len(one) == slices), None)
 
     def renewed(self, live: Mapping[AttemptId, int]) -> SliceOwners:
         """The same owners, and the attempts that are open now."""
-        held = set(live.values())
-        others = tuple(one for one in self.others if len(one) in held)
+        held = frozenset(live.values())
+        others = tuple(one for one in self.others if len(one) in {*held, self.fewest})
         return SliceOwners(self.execution, self.owners, tuple(live), others)
 
     def owned_by(self, name: str) -> dict[int, frozenset[int]]:

@@ -1,5 +1,8 @@
 """The driver's hand on the ack log's control stream: opens, closes, forgets, and keeps it short.
 
+Each entry wakes every acker. So what they need not know yet goes with the next one: that an attempt
+is over, and that one of few roots is open, of which there is little to read before it is closed.
+
 An acker that starts reads the control stream from its first entry. So the entry that names the
 owners of the slices is added again from time to time, with the attempts that are still open, and
 what lies before the oldest of both is trimmed.
@@ -10,6 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from millrace.errors import ProtocolError
 from millrace.ids import Execution
@@ -22,19 +26,35 @@ from millrace.protocol.acklog import (
 )
 from millrace.protocol.types import AttemptId, CloseMarker, Verdict
 from millrace.ring import DEFAULT_VIRTUAL_NODES, diff
-from millrace.tracking.log import AckLog, AckLogLostError
+from millrace.tracking.log import AckLog, AckLogLostError, moment_of
 
 log = logging.getLogger(__name__)
 
+EARLY_ROOTS = 1 << 18
+"""Of an attempt with so many roots ackers hear at once, and fold what its tasks say while others
+work. A smaller one is told with its end, and each acker has one slice of it."""
+
 RENEW_AFTER_OPENS = 64
 """Windows after which the owners entry is added again, so that older entries can go."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """An attempt of this execution until it is over. ``said`` is the id of the entry that told of
+    it, ``closes`` are those of its close markers; it is not ``open`` once its log is lost."""
+
+    entry: Open
+    open: bool = False
+    said: str | None = None
+    closes: list[str] = field(default_factory=list)
 
 
 class AckControl:
     """Control entries of one execution; safe for several threads.
 
     ``edges`` are the topology's edges by name (``acklog.edge_name``) in topological order, each
-    source's own edge (``acklog.source_edge``) first. ``begin`` must come before anything else.
+    source's own edge (``acklog.source_edge``) first. ``early_roots``: as ``EARLY_ROOTS``.
+    ``begin`` must come before anything else.
     Methods raise ``FencedError`` once a newer execution has begun, ``StateServerError`` when the
     server is away.
     """
@@ -45,16 +65,16 @@ class AckControl:
         execution: Execution,
         edges: Sequence[str],
         virtual_nodes: int = DEFAULT_VIRTUAL_NODES,
+        early_roots: int = EARLY_ROOTS,
     ) -> None:
         self._log = log
         self._execution = execution
         self._edges = tuple(edges)
         self._virtual_nodes = virtual_nodes
+        self._early_roots = early_roots
         self._owners: SliceOwners | None = None
         self._told: tuple[str, ...] = ()
-        self._live: dict[AttemptId, str] = {}
-        self._slices: dict[AttemptId, int] = {}
-        self._closed: dict[AttemptId, list[str]] = {}
+        self._held: dict[AttemptId, _Held] = {}
         self._over: dict[AttemptId, ForgetAttempt] = {}
         self._opens = 0
         self._lock = threading.Lock()
@@ -69,8 +89,7 @@ class AckControl:
             owners = self._place(names)
             self._log.append_control(self._execution, owners, keep_from="=")
             self._owners, self._told = owners, names
-            self._live.clear()
-            self._over.clear()
+            self._nothing_open()
         self._log.sweep(self._execution)
 
     @property
@@ -98,21 +117,24 @@ class AckControl:
             self._renew(self._begun())
 
     def open(self, attempt: AttemptId, roots: int) -> None:
-        """Announce a window attempt with this many roots in its intent.
+        """Begin a window attempt with this many roots in its intent.
 
         A log that was lost as a whole is begun again; what else was open in it is lost.
         """
         with self._lock:
-            slices = self._begun().slices
+            few, owners = roots < self._early_roots, self._begun()
+            slices = owners.fewest if few else owners.slices
             entry = Open(attempt, roots, self._edges, slices)
-            self._slices[attempt] = slices
+            held = self._held[attempt] = _Held(entry)
             try:
-                self._live[attempt] = self._add(entry)
+                self._log.open(self._execution, entry)
             except AckLogLostError:
-                self._live.clear()
-                self._over.clear()
+                self._nothing_open()
                 self._renew(self._begun())
-                self._live[attempt] = self._add(entry)
+                self._log.open(self._execution, entry)
+            held.open = True
+            if not few:
+                self._say(attempt)
             self._opens += 1
             if self._opens % RENEW_AFTER_OPENS == 0:
                 self._renew(self._begun())
@@ -122,9 +144,9 @@ class AckControl:
 
         Raises ``AckLogLostError`` for one that this has not opened, or that is over.
         """
-        if attempt not in self._slices:
+        if attempt not in self._held:
             raise AckLogLostError(f"window attempt {attempt} was not opened in this ack log")
-        return self._slices[attempt]
+        return self._held[attempt].entry.slices
 
     def silent(self, attempt: AttemptId) -> list[str]:
         """The ackers that own a slice of an open attempt and have not answered on it, by name.
@@ -139,9 +161,9 @@ class AckControl:
     def close(self, marker: CloseMarker) -> None:
         """Name the winners: the ackers judge from here on."""
         with self._lock:
-            entry = self._add(marker)
-            if marker.id in self._slices:
-                self._closed.setdefault(marker.id, []).append(entry)
+            entry = self._say(marker.id, marker)
+            if marker.id in self._held:
+                self._held[marker.id].closes.append(entry)
 
     def judge(self, marker: CloseMarker, timeout_s: float) -> Verdict | None:
         """``close``, then ``AckLog.wait_verdict``."""
@@ -151,35 +173,43 @@ class AckControl:
     def forget(self, attempts: Iterable[AttemptId]) -> None:
         """End attempts and delete what the log holds of them; harmless when repeated.
 
-        Close markers go at once: each holds a whole intent. Ackers, which read nothing of these any
-        more or nothing new, hear of it with the next entry.
+        Close markers go at once: each holds a whole intent.
         """
         with self._lock:
             for attempt in attempts:
-                self._live.pop(attempt, None)
-                slices = self._slices.get(attempt, MOST_SLICES)
-                closed = self._closed.get(attempt, ())
-                self._log.delete(self._execution, attempt, slices, closed)
+                held = self._held.get(attempt)
+                slices, closes = (held.entry.slices, held.closes) if held else (MOST_SLICES, ())
+                self._log.delete(self._execution, attempt, slices, closes)
+                self._held.pop(attempt, None)
                 self._over[attempt] = ForgetAttempt(attempt)
-                self._slices.pop(attempt, None)
-                self._closed.pop(attempt, None)
 
-    def _add(self, entry: ControlEntry) -> str:
-        """Add an entry, behind those of attempts that are over; its id."""
-        found = self._log.append_control(self._execution, entry, before=tuple(self._over.values()))
+    def _say(self, attempt: AttemptId, *entries: ControlEntry) -> str:
+        """Add entries about an attempt, behind those by which others are over and, unless it was
+        said, this one is open; the id of the last."""
+        held = self._held.get(attempt)
+        begins = held is not None and held.open and held.said is None
+        said = [*self._over.values(), *((held.entry,) if held and begins else ()), *entries]
+        ids = self._log.append_control(self._execution, *said)
+        if held and begins:
+            held.said = ids[len(self._over)]
         self._over.clear()
-        return found
+        return ids[-1]
+
+    def _nothing_open(self) -> None:
+        for held in self._held.values():
+            held.open = False
+        self._over.clear()
 
     def _place(self, names: tuple[str, ...]) -> SliceOwners:
         if not names:
             raise ProtocolError(
                 "ackers: none is alive, so no window can be judged; start one, or set tracking: Off"
             )
-        live = self._held()
+        live = self._live()
         return SliceOwners.of(self._execution, names, live, self._owners, self._virtual_nodes)
 
     def _tell_moves(self, before: SliceOwners | None, after: SliceOwners) -> None:
-        for slices in sorted(set(self._held().values())):
+        for slices in sorted(set(self._live().values())):
             old, new = (one.table(slices) if one else None for one in (before, after))
             if old is not None and new is not None:
                 found = diff(old, new)
@@ -188,9 +218,9 @@ class AckControl:
                     *(found.moves, slices, found.least),
                 )
 
-    def _held(self) -> dict[AttemptId, int]:
+    def _live(self) -> dict[AttemptId, int]:
         """Slices of each attempt that is open."""
-        return {attempt: self._slices[attempt] for attempt in self._live}
+        return {attempt: held.entry.slices for attempt, held in self._held.items() if held.open}
 
     def _begun(self) -> SliceOwners:
         if self._owners is None:
@@ -202,7 +232,8 @@ class AckControl:
 
         What could not be said is not so: whoever wants it says it again.
         """
-        owners = owners.renewed(self._held())
-        keep_from = next(iter(self._live.values()), "=")
-        self._log.append_control(self._execution, owners, keep_from)
+        owners = owners.renewed(self._live())
+        told = (held.said for held in self._held.values() if held.open and held.said)
+        keep_from = min(told, key=moment_of, default="=")
+        self._log.append_control(self._execution, owners, keep_from=keep_from)
         self._owners = owners

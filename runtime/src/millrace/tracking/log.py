@@ -8,12 +8,12 @@ Keys, all under ``mr:{uid}:ack:`` so that they lie in one hash slot:
     <execution>.<window>.<attempt>:v     verdicts
     load                                 what ackers use, name -> seconds of CPU, name:at -> when
 
-The streams of an attempt are made when it is opened, for the slices that have roots, and deleted
-when it is over; tasks and ackers add only to streams that exist, so who comes late leaves nothing
-behind. The log has one copy and is never repaired: an attempt whose log is lost is run again. So
-no stream goes into the server's file or to a replica, and nobody waits for a disk: a server that
-restarts has none of them, or what they were when its file was last rewritten, and no attempt that
-is open now has all of its messages there.
+The streams of an attempt are made when it is opened, for the slices that have roots, which may be
+before the control stream says so, and deleted when it is over; tasks and ackers add only to streams
+that exist, so who comes late leaves nothing behind. The log has one copy and is never repaired: an
+attempt whose log is lost is run again. So no stream goes into the server's file or to a replica,
+and nobody waits for a disk: a server that restarts has none of them, or what they were when its
+file was last rewritten, and no attempt that is open now has all of its messages there.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ _FETCH_ENTRIES = 8
 _APPEND_BYTES = 1 << 20
 """More of a task's messages go in several calls: a script holds what it is given several times."""
 
-_BEGINNING = "0-0"
+BEGINNING = "0-0"
+OPENED = "0-1"
+"""Id of the entry that each stream of an attempt is made with, so that it is there."""
 
 # In the memory of the server alone.
 _UNWRITTEN = "redis.set_repl(redis.REPL_NONE)\n"
@@ -74,21 +76,30 @@ local highest = tonumber(redis.call('GET', KEYS[1]) or '0')
 if highest > tonumber(ARGV[1]) then return redis.error_reply('FENCED ' .. highest) end
 """
 
-# KEYS: execution, control, then what an open entry makes; ARGV: execution, kind, value, id of the
-# oldest entry to keep ("" all, "=" this one), then kinds and values of entries that come before it.
+# KEYS: execution, control, streams that are made, unless they are there; ARGV: execution.
+_OPEN = f"""#!lua flags=allow-oom
+{_UNWRITTEN}{_FENCED}
+if redis.call('EXISTS', KEYS[2]) == 0 then return redis.error_reply('NOLOG') end
+for i = 3, #KEYS do
+  if redis.call('EXISTS', KEYS[i]) == 0 then redis.call('XADD', KEYS[i], '{OPENED}', 'open', '') end
+end
+return 1
+"""
+
+# KEYS: execution, control; ARGV: execution, id of the oldest entry to keep ("" all, "=" the last of
+# these), then kinds and values.
 _CONTROL = f"""#!lua flags=allow-oom
 {_UNWRITTEN}{_FENCED}
-if ARGV[2] ~= 'members' and redis.call('EXISTS', KEYS[2]) == 0 then
+if ARGV[3] ~= 'members' and redis.call('EXISTS', KEYS[2]) == 0 then
   return redis.error_reply('NOLOG')
 end
 if highest < tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[1]) end
-for i = 3, #KEYS do redis.call('XADD', KEYS[i], '*', 'open', '') end
-for i = 5, #ARGV, 2 do redis.call('XADD', KEYS[2], '*', ARGV[i], ARGV[i + 1]) end
-local id = redis.call('XADD', KEYS[2], '*', ARGV[2], ARGV[3])
-local keep = ARGV[4]
-if keep == '=' then keep = id end
+local ids = {{}}
+for i = 3, #ARGV, 2 do ids[#ids + 1] = redis.call('XADD', KEYS[2], '*', ARGV[i], ARGV[i + 1]) end
+local keep = ARGV[2]
+if keep == '=' then keep = ids[#ids] end
 if keep ~= '' then redis.call('XTRIM', KEYS[2], 'MINID', keep) end
-return id
+return ids
 """
 
 # KEYS: execution, control, streams that go; ARGV: execution, ids of control entries that go.
@@ -167,6 +178,7 @@ class AckLog:
         self._uid = uid
         self._prefix = log_prefix(uid)
         self._append_script: Any = client.register_script(_APPEND)
+        self._open_script: Any = client.register_script(_OPEN)
         self._control_script: Any = client.register_script(_CONTROL)
         self._delete_script: Any = client.register_script(_DELETE)
         self._answer_script: Any = client.register_script(_ANSWER)
@@ -209,28 +221,30 @@ class AckLog:
 
     # -- the driver
 
-    def append_control(
-        self,
-        execution: Execution,
-        entry: ControlEntry,
-        keep_from: str | None = None,
-        before: Sequence[ControlEntry] = (),
-    ) -> str:
-        """Add a control entry, behind those ``before`` it, and return its id.
+    def open(self, execution: Execution, opened: Open) -> None:
+        """Make the streams of an attempt, without telling the ackers.
 
-        ``keep_from`` trims entries before that id, ``"="`` all before this one. Raises
-        ``FencedError`` when a newer execution has written, and ``AckLogLostError`` when there is no
-        control stream (a ``SliceOwners`` entry begins one).
+        Raises ``FencedError`` when a newer execution has written, and ``AckLogLostError`` when the
+        control stream is gone.
         """
-        keys = self._control_keys()
-        if isinstance(entry, Open):
-            keys.append(self.verdict_key(entry.id))
-            keys += [self.slice_key(entry.id, partition) for partition in entry.partitions()]
-        told = [part for one in (entry, *before) for part in (_NAMES[type(one)], codec.encode(one))]
-        args = [execution, *told[:2], keep_from or "", *told[2:]]
+        keys = [*self._control_keys(), self.verdict_key(opened.id)]
+        keys += [self.slice_key(opened.id, partition) for partition in opened.partitions()]
+        with self._fencing(execution, "open an attempt in"):
+            self._open_script(keys=keys, args=[execution])
+
+    def append_control(
+        self, execution: Execution, *entries: ControlEntry, keep_from: str | None = None
+    ) -> list[str]:
+        """Add control entries, all at once, and return their ids.
+
+        ``keep_from`` trims entries before that id, ``"="`` all before the last of these. Raises as
+        ``open``, but that a ``SliceOwners`` entry in front begins a control stream.
+        """
+        told = [part for one in entries for part in (_NAMES[type(one)], codec.encode(one))]
+        args = [execution, keep_from or "", *told]
         with self._fencing(execution, "write the control stream of"):
-            found: bytes = self._control_script(keys=keys, args=args)
-        return found.decode()
+            found: list[bytes] = self._control_script(keys=self._control_keys(), args=args)
+        return [entry.decode() for entry in found]
 
     def delete(
         self, execution: Execution, attempt: AttemptId, slices: int, entries: Sequence[str] = ()
@@ -258,7 +272,7 @@ class AckLog:
         Raises ``AckLogLostError`` when the log of the attempt is gone.
         """
         deadline_s = time.monotonic() + timeout_s
-        key, last = self.verdict_key(attempt), _BEGINNING
+        key, last = self.verdict_key(attempt), OPENED
         parts: list[Verdict] = []
         while True:
             left_s = max(deadline_s - time.monotonic(), 0.0)
@@ -280,7 +294,7 @@ class AckLog:
     def answered(self, attempt: AttemptId) -> frozenset[int]:
         """The slices of an attempt that a verdict was given on so far."""
         key = self.verdict_key(attempt)
-        entries = self.read({key: _BEGINNING}).get(key, ())
+        entries = self.read({key: OPENED}).get(key, ())
         parts = (part for _, fields in entries for part in _verdicts(fields))
         return frozenset(partition for part in parts for partition in part.partitions)
 
@@ -439,6 +453,12 @@ def _in_calls(messages: Sequence[tuple[int, bytes]]) -> Iterator[list[tuple[int,
         size += len(message[1])
     if some:
         yield some
+
+
+def moment_of(entry: str) -> tuple[int, int]:
+    """What orders the ids of a stream's entries."""
+    millis, _, place = entry.partition("-")
+    return int(millis), int(place)
 
 
 def decode_control(fields: Mapping[bytes, bytes]) -> ControlEntry:

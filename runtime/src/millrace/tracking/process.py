@@ -35,7 +35,7 @@ from millrace.protocol.acklog import Open, roots_of
 from millrace.protocol.types import AttemptId, Verdict
 from millrace.redisserver import open_client
 from millrace.tracking.fold import ArrayFold
-from millrace.tracking.log import AckLog, decode_control, reader_name
+from millrace.tracking.log import BEGINNING, OPENED, AckLog, decode_control, reader_name
 from millrace.tracking.message import DENSE_COST_BYTES, AckMessage, decode
 
 _LOG = logging.getLogger("millrace.acker")
@@ -56,7 +56,6 @@ ANSWER_ROOTS = 10_000
 """Failed roots after which the slices judged so far are answered; bounds the memory of answers."""
 
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.02, 1.0
-_BEGINNING = "0-0"
 
 SliceKey = tuple[AttemptId, int]
 Answers = dict[AttemptId, list[Verdict]]
@@ -76,7 +75,7 @@ class Acker:
     def restart(self) -> None:
         """Know nothing, and read the log from its beginning."""
         self.machine = AckerMachine[AckMessage](self.name, ArrayFold)
-        self._control_after = _BEGINNING
+        self._control_after = BEGINNING
         self._after: dict[SliceKey, str] = {}
         self._key_of: dict[SliceKey, str] = {}
         self._slice_of: dict[str, SliceKey] = {}
@@ -91,7 +90,9 @@ class Acker:
 
         Raises ``StateServerError`` when the server is away: ``restart`` then.
         """
-        if self._read([], _READ_ENTRIES, min(block_s, self._patience_s)):
+        if self._after:
+            block_s = min(block_s, self._patience_s)
+        if self._read([], _READ_ENTRIES, block_s):
             self._patience_s = _FIRST_LOOK_S
             return True
         came = False
@@ -225,7 +226,7 @@ class Acker:
         if opened is None:
             return  # what was read with it says that it is over
         key = self.log.slice_key(*part)
-        self._after[part], self._key_of[part], self._slice_of[key] = _BEGINNING, key, part
+        self._after[part], self._key_of[part], self._slice_of[key] = OPENED, key, part
         roots = roots_of(part[0].window, part[1], opened.roots, opened.slices)
         self._entry_bytes[part] = roots * len(opened.edges) * DENSE_COST_BYTES
 
