@@ -372,10 +372,10 @@ class RealPerformer:
 
     def _run(self, action: e.Run) -> list[e.Event]:
         crash.reached("driver.started")
-        self._equipment.running(action.plan)
-        self._equipment.planner.busy(True)
         self._pending.add(action.plan.id)
         self._spark.submit(self._attempt, action.plan)
+        self._equipment.running(action.plan)
+        self._equipment.planner.busy(True)
         return []
 
     def _attempt(self, plan: AttemptPlan) -> None:

@@ -116,7 +116,7 @@ class Statistics:
         a = plan.id
         roots, since = plan.intent.roots, self._clock.now_s()
         self._board.change(window=RunningWindow(a.window, a.attempt, roots, since))
-        self.write(force=plan.intent.roots > 1000)
+        self.write()
 
     def executors(self, count: int) -> None:
         """There are to be so many from now on."""
