@@ -22,6 +22,7 @@ from millrace.engine.driver.home.journal import EventTeller
 from millrace.engine.driver.loop import Loop
 from millrace.engine.driver.performer import Equipment, RealPerformer
 from millrace.engine.driver.stores import Stores
+from millrace.engine.jobs.runner import SparkGone
 from millrace.errors import NewerFormatError
 from millrace.homes.documents import Ask, Proposal, Request
 from millrace.homes.memory import MemoryHome
@@ -33,7 +34,17 @@ from millrace.protocol.driver import Driver
 from millrace.protocol.record import Backoff, first_record
 from millrace.protocol.server import Stamped
 from millrace.protocol.settings import Settings
-from millrace.protocol.types import Guarantee, Phase, Replay, Stamp, Tag, View
+from millrace.protocol.types import (
+    AttemptId,
+    AttemptPlan,
+    Guarantee,
+    Intent,
+    Phase,
+    Replay,
+    Stamp,
+    Tag,
+    View,
+)
 from millrace.ring import owners
 from millrace.state.client import connect
 from millrace.state.embedded import EmbeddedServer
@@ -340,3 +351,22 @@ def test_a_record_of_a_newer_release_ends_the_driver(servers, looped):
     looped.thread.start()
     ended = looped.until(lambda event: isinstance(event, Exception))[-1]
     assert isinstance(ended, NewerFormatError)
+
+
+def test_a_window_begins_before_it_is_told_that_it_does(servers, bench):
+    """To tell takes a while where other threads work, and nobody waits for that."""
+    begun = threading.Event()
+
+    def runner(plan):
+        begun.set()
+        raise SparkGone("it was enough to begin")
+
+    def running(plan):
+        assert begun.wait(WAIT_S)
+
+    parts = replace(bench.parts, runner=runner, running=running)
+    performer = RealPerformer(parts, bench.events.put, bench.events.put)
+    plan = AttemptPlan(AttemptId(1, 1, 1), STAMP, Intent(1, ()), frozenset(), {}, {})
+    assert performer.perform(e.Run(plan)) == []
+    assert bench.next() == e.RunFailed(plan.id, "it was enough to begin")
+    performer.close()

@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from moved_clock import Hands
 
 from millrace.clock import Clock, SystemClock
 from millrace.engine.driver import room as looking
-from millrace.engine.driver.home.journal import StatusBoard
+from millrace.engine.driver.home.journal import STATUS_INTERVAL_S, StatusBoard
 from millrace.engine.driver.room import Room
 from millrace.engine.driver.statistics import ClockWatch, Statistics
 from millrace.engine.driver.stores import Stores
@@ -22,7 +23,16 @@ from millrace.homes.passwords import shared
 from millrace.pods.driver import readiness
 from millrace.protocol import events as e
 from millrace.protocol.record import first_record
-from millrace.protocol.types import AttemptId, Phase, Tag, View
+from millrace.protocol.types import (
+    AttemptId,
+    AttemptPlan,
+    Intent,
+    Phase,
+    RootRange,
+    Stamp,
+    Tag,
+    View,
+)
 from millrace.redisserver import MemoryUse, open_client
 from millrace_e2e.embedded import started
 from millrace_e2e.waiting import until
@@ -134,6 +144,30 @@ def test_a_server_that_refused_a_window_is_full_until_one_is_sealed():
     told.observe(e.RunDied(AttemptId(1, 1, 1), "full", True, full="a"))
     told.write(force=True)
     assert [one.full for one in told._board.status.memory] == [True, False]
+
+
+@pytest.mark.parametrize("roots", [10, 1_000_000])
+def test_windows_in_quick_succession_are_told_now_and_then_and_the_last_one_surely(roots):
+    journal, hands = MemoryJournal(), Hands()
+    told = Statistics(StatusBoard(journal, hands, UID), hands)
+
+    def runs(window: int, after_s: float) -> int:
+        """Begin a window; the one that is shown."""
+        hands.at_s += after_s
+        intent = Intent(window, (RootRange("lines", 1, 0, roots),))
+        told.running(AttemptPlan(AttemptId(1, window, 1), Stamp(1, 1), intent, frozenset(), {}, {}))
+        shown = journal.status().window
+        return 0 if shown is None else shown.number
+
+    assert runs(1, STATUS_INTERVAL_S) == 1
+    assert [runs(window, STATUS_INTERVAL_S / 8) for window in (2, 3, 4)] == [1, 1, 1]
+    assert runs(5, STATUS_INTERVAL_S) == 5
+    assert runs(6, STATUS_INTERVAL_S / 8) == 5
+    told.settle()
+    assert journal.status().window.number == 5
+    hands.at_s += STATUS_INTERVAL_S
+    told.settle()
+    assert journal.status().window.number == 6
 
 
 def test_the_proposal_that_is_followed_is_told_when_it_changes():
