@@ -23,7 +23,7 @@ POINTS = {
     "driver.edited": "an edit of the topology is committed",
     "driver.opened": "a window's intent is committed",
     "driver.planned": "the next input is planned, not yet part of the record",
-    "driver.started": "a window attempt is announced and about to run",
+    "driver.started": "a window attempt has its ack log and is about to run",
     "driver.ran": "a window attempt has ended, nothing is judged yet",
     "driver.closed": "the close marker is in the ack log",
     "driver.judged": "the verdict is known",
@@ -57,7 +57,7 @@ COPYING_POINTS = {
 """The same of a view with several servers: a single one never lacks what it holds."""
 
 PREPARING_POINTS = {
-    "driver.preparing": "the first pass of a window that is not open yet is announced, not begun",
+    "driver.preparing": "a window that is not open yet has its ack log, its first pass is not begun",
     "driver.prepared": "its window is open and its first pass, begun before, is gone on with",
 }
 """The same of large windows, whose first pass runs beside the window before."""

@@ -27,7 +27,8 @@ BLOCK_ROOTS = 256
 """Consecutive roots in one tracking block."""
 
 TRACKING_PARTITIONS = 4
-"""Slices of the ack log that a window attempt's blocks are striped over, at the least."""
+"""Slices of the ack log that the blocks of a window attempt with many roots are striped over, at
+the least."""
 
 DEFAULT_KEY_GROUPS = 128
 

@@ -170,6 +170,31 @@ def test_windows_in_quick_succession_are_told_now_and_then_and_the_last_one_sure
     assert journal.status().window.number == 6
 
 
+def test_a_window_counts_as_under_way_from_its_opening_to_its_seal():
+    """Who looks in between does not take the driver for idle."""
+    journal, hands = MemoryJournal(), Hands()
+    told = Statistics(StatusBoard(journal, hands, UID), hands)
+    view = View(UID, 1, 1, Phase.OPEN, 1, (), (), 1, ())
+    idle = first_record(UID, Tag(1, 1, 1, 1))
+
+    def shown(*windows: int) -> tuple[int, int] | None:
+        hands.at_s += STATUS_INTERVAL_S
+        intents = tuple(Intent(n, (RootRange("lines", 1, 0, 10),)) for n in windows)
+        told.committed(replace(idle, intents=intents), view)
+        found = journal.status().window
+        return None if found is None else (found.number, found.attempt)
+
+    assert shown() is None
+    assert shown(1) == (1, 1)
+    plan = AttemptPlan(AttemptId(1, 1, 2), Stamp(1, 1), Intent(1, ()), frozenset(), {}, {})
+    told.running(plan)
+    assert shown(1) == (1, 2)
+    told.observe(e.RunDone(plan.id, (1,), ()))
+    assert shown(1) == (1, 1), "not sealed yet"
+    assert shown(2, 3) == (2, 1)
+    assert shown() is None
+
+
 def test_the_proposal_that_is_followed_is_told_when_it_changes():
     journal = MemoryJournal()
     told = Statistics(StatusBoard(journal, SystemClock(), UID), SystemClock())

@@ -350,12 +350,45 @@ def test_trimming_keeps_what_was_told_of_a_window_and_loses_none_that_was_not(
     assert isinstance(members, SliceOwners)
     assert members.live == (attempt(3),)
     quiet.close(closed(3))
-    assert entries(log)[1:] == [
-        ForgetAttempt(attempt(2)),
-        ForgetAttempt(attempt(1)),
-        Open(attempt(3), 5, EDGES, 1),
-        closed(3),
-    ]
+    assert entries(log)[1:] == [Open(attempt(3), 5, EDGES, 1), closed(3)]
+
+
+def test_attempts_that_end_before_anybody_is_told_of_them_do_not_pile_up(
+    log: AckLog, quiet: AckControl
+) -> None:
+    """A window that is held up for days has many, and its end is told with all of them."""
+    for number in range(1, 10 * RENEW_AFTER_OPENS):
+        one = AttemptId(3, 1, number)
+        quiet.open(one, 5)
+        quiet.forget([one])
+    quiet.open(attempt(2), 5)
+    quiet.close(closed(2))
+    *over, opened, marker = entries(log)
+    assert (opened, marker) == (Open(attempt(2), 5, EDGES, 1), closed(2))
+    assert isinstance(over[0], SliceOwners)
+    assert len(over) <= RENEW_AFTER_OPENS
+
+
+def test_an_attempt_is_over_though_what_it_left_could_not_be_deleted(
+    log: AckLog, quiet: AckControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or what came after it would have to stay for as long as it is not."""
+    quiet.open(attempt(1), EARLY_ROOTS)
+
+    def away(**_: object) -> None:
+        raise redis.exceptions.TimeoutError("no answer")
+
+    with monkeypatch.context() as lost:
+        lost.setattr(log, "_delete_script", away)
+        with pytest.raises(AckLogAwayError):
+            quiet.forget([attempt(1)])
+    quiet.set_ackers(["a", "b"])
+    (members,) = entries(log)
+    assert isinstance(members, SliceOwners)
+    assert members.live == ()
+    quiet.forget([attempt(1)])
+    with pytest.raises(AckLogLostError, match="was not opened"):
+        quiet.slices(attempt(1))
 
 
 def test_what_may_have_been_told_is_told_again(

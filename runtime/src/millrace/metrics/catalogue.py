@@ -127,7 +127,7 @@ ACKER_READINGS = _counter(
     "millrace_acker_readings_total", "How often it began to read the ack log from its beginning."
 )
 ACKER_OWNED = _gauge(
-    "millrace_acker_slices_owned", "Slices of the next window attempt that it owns."
+    "millrace_acker_slices_owned", "Slices that it owns of the next window attempt with many roots."
 )
 ACKER_OPEN = _gauge("millrace_acker_attempts_open", "Window attempts that it holds.")
 

@@ -152,7 +152,7 @@ class AckerMachine(Generic[M]):
 
     @property
     def slices_owned(self) -> int:
-        """Tracking partitions of this acker, of an attempt that opens now."""
+        """Tracking partitions of this acker, of an attempt with many roots that opens now."""
         return len(next(iter(self._owned.values()), ()))
 
     def reading(self, attempt: AttemptId, partition: int) -> Reading | None:

@@ -70,7 +70,8 @@ MOST_SLICES = 64
 
 
 def slices_for(ackers: int) -> int:
-    """Slices of an attempt that opens under so many ackers: each acker gets equally many.
+    """Slices of an attempt with many roots that opens under so many ackers, each of which gets
+    equally many.
 
     A task has a message for each slice that it touches, and most say little: so there are no more
     slices than ackers, but for ``TRACKING_PARTITIONS`` where these are few, of which new ackers can
@@ -143,8 +144,8 @@ class Open:
 class SliceOwners:
     """Owner of each tracking partition from now on, said by the driver of ``execution``.
 
-    ``owners`` is for attempts of as many slices as it is long, those that open from now on among
-    them; ``others`` for those of few roots, and for open attempts of other numbers of slices.
+    ``owners`` is for attempts of as many slices as it is long, those of many roots that open from
+    now on among them; ``others`` for those of few, and for open attempts of other numbers.
     Attempts that are not in ``live`` are over, as are all of older executions.
     """
 
@@ -183,12 +184,12 @@ class SliceOwners:
 
     @property
     def slices(self) -> int:
-        """Slices of an attempt that opens now."""
+        """Slices of an attempt with many roots that opens now."""
         return len(self.owners)
 
     @property
     def fewest(self) -> int:
-        """The same of one with few roots, which each acker has one slice of."""
+        """The same of one with few roots: each acker has one."""
         return len(frozenset(self.owners))
 
     def table(self, slices: int) -> tuple[str, ...] | None:

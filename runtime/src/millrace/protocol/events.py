@@ -111,7 +111,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class OpenLog:
-    """Announce a window attempt to the ackers."""
+    """Open a window attempt in the ack log."""
 
     id: AttemptId
     roots: int
@@ -119,8 +119,8 @@ class OpenLog:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Announce a window attempt to the ackers and run its first pass, though its window is not
-    open yet. What that meets is answered to the ``Run`` that follows; or ``Cancel`` does.
+    """Open a window attempt in the ack log and run its first pass, though its window is not open
+    yet. What that meets is answered to the ``Run`` that follows; or ``Cancel`` does.
 
     ``tracked``: the ackers are to judge it.
     """

@@ -178,9 +178,12 @@ class AckControl:
         with self._lock:
             for attempt in attempts:
                 held = self._held.get(attempt)
-                slices, closes = (held.entry.slices, held.closes) if held else (MOST_SLICES, ())
-                self._log.delete(self._execution, attempt, slices, closes)
-                self._held.pop(attempt, None)
+                if held is None:
+                    self._log.delete(self._execution, attempt, MOST_SLICES)
+                else:
+                    held.open = False
+                    self._log.delete(self._execution, attempt, held.entry.slices, held.closes)
+                    del self._held[attempt]
                 self._over[attempt] = ForgetAttempt(attempt)
 
     def _say(self, attempt: AttemptId, *entries: ControlEntry) -> str:
@@ -228,7 +231,7 @@ class AckControl:
         return self._owners
 
     def _renew(self, owners: SliceOwners) -> None:
-        """Say who owns what, and trim what no acker needs any more.
+        """Say who owns what and what is open, and trim what no acker needs any more.
 
         What could not be said is not so: whoever wants it says it again.
         """
@@ -237,3 +240,4 @@ class AckControl:
         keep_from = min(told, key=moment_of, default="=")
         self._log.append_control(self._execution, owners, keep_from=keep_from)
         self._owners = owners
+        self._over.clear()  # they are not among those that are open

@@ -318,12 +318,12 @@ class RealPerformer:
         return []
 
     def _open_log(self, action: e.OpenLog) -> list[e.Event]:
-        # The ackers are told on the attempt's own thread, since the edges are known once Spark
-        # has started; Spark's jobs run on that thread one after the other.
-        self._spark.submit(self._announce, action)
+        # On the attempt's own thread, since the edges are known once Spark has started; Spark's
+        # jobs run on that thread one after the other.
+        self._spark.submit(self._open_attempt, action)
         return []
 
-    def _announce(self, action: e.OpenLog) -> None:
+    def _open_attempt(self, action: e.OpenLog) -> None:
         try:
             self._equipment.verdicts.open(action.id, action.roots)
         except FencedError as error:
@@ -333,7 +333,7 @@ class RealPerformer:
             self._over.add(action.id)
             self._broke(action.id, error)
         except BaseException as error:
-            # The boundary of a thread: an attempt that the ackers do not know of has no verdict.
+            # The boundary of a thread: an attempt that has no log has no verdict.
             log.exception("opening the ack log for %s", action.id)
             self._over.add(action.id)
             self._post(e.RunDied(action.id, error_text(error)))

@@ -108,8 +108,18 @@ class Statistics:
             pending_replays=len(record.replays),
             dead_letters=dead_letters(record),
             roots_per_s=self._rate(),
+            window=self._under_way(record),
         )
         self.write()
+
+    def _under_way(self, record: Record) -> RunningWindow | None:
+        """The window that runs, or is about to: whoever reads the figures takes none for idle."""
+        told = self._board.status.window
+        if told is not None and any(told.number == one.window for one in record.intents):
+            return told
+        for first in record.intents:
+            return RunningWindow(first.window, 1, first.roots, self._clock.now_s())
+        return None
 
     def running(self, plan: AttemptPlan) -> None:
         """A window attempt begins."""

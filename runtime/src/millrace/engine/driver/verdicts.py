@@ -113,7 +113,7 @@ class Verdicts:
         self._absent = gone
 
     def open(self, attempt: AttemptId, roots: int) -> None:
-        """Announce an attempt. Raises ``StateServerError``, ``FencedError``."""
+        """Open an attempt in the log. Raises ``StateServerError``, ``FencedError``."""
         control = self._begun()
         if self._absent:
             self._look()
