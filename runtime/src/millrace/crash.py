@@ -57,7 +57,7 @@ COPYING_POINTS = {
 """The same of a view with several servers: a single one never lacks what it holds."""
 
 PREPARING_POINTS = {
-    "driver.preparing": "a window that is not open yet has its ack log, its first pass is not begun",
+    "driver.preparing": "a window that is not open yet has its ack log, and no first pass so far",
     "driver.prepared": "its window is open and its first pass, begun before, is gone on with",
 }
 """The same of large windows, whose first pass runs beside the window before."""

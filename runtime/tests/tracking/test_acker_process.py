@@ -132,6 +132,14 @@ def test_kill_after_the_answer_answers_the_same_again(
     assert log.wait_verdict(good.attempt, TRACKING_PARTITIONS, PATIENCE_S) == complete(good)
 
 
+@pytest.fixture
+def quiet(log: AckLog) -> AckControl:
+    """One that tells of small windows when they are closed, as drivers do."""
+    found = AckControl(log, 1, EDGES)
+    found.begin(["acker-0"])
+    return found
+
+
 def test_two_ackers_share_a_window(
     server: Server, uid: str, ackers: Ackers, log: AckLog, control: AckControl
 ) -> None:
@@ -140,6 +148,21 @@ def test_two_ackers_share_a_window(
     ackers.start(server, uid, "acker-1")
     bad = window(1, 5000, lost_word=4999)
     assert run(log, control, bad) == broken(bad, 4999)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_ackers_share_windows_that_they_hear_of_with_their_ends(
+    server: Server, uid: str, ackers: Ackers, log: AckLog, quiet: AckControl, count: int
+) -> None:
+    names = [f"acker-{number}" for number in range(count)]
+    quiet.set_ackers(names)
+    for name in names:
+        ackers.start(server, uid, name)
+    for number in range(1, 4):
+        bad = window(number, 5000, lost_word=number, loser=True, slices=count)
+        assert run(log, quiet, bad) == broken(bad, number)
+        empty = window(10 + number, 0, slices=count)
+        assert run(log, quiet, empty) == complete(empty)
 
 
 def test_members_change_in_the_middle(
@@ -161,6 +184,34 @@ def test_members_change_in_the_middle(
     control.close(bad.marker())
     control.set_ackers(["acker-2"])
     assert log.wait_verdict(bad.attempt, TRACKING_PARTITIONS, PATIENCE_S) == broken(bad, 7)
+
+
+def test_members_change_before_ackers_hear_of_a_window_and_after(
+    server: Server, uid: str, ackers: Ackers, log: AckLog, quiet: AckControl
+) -> None:
+    """Owners name it as live before it is said that it is open; one of two dies as it judges."""
+    quiet.set_ackers(["acker-0", "acker-1"])
+    ackers.start(server, uid, "acker-0")
+    bad = window(1, 5000, lost_word=7, loser=True, slices=2)
+    quiet.open(bad.attempt, bad.roots)
+    loser, source, sink = bad.messages()
+    log.append(bad.attempt, loser)
+    quiet.set_ackers(["acker-1", "acker-2", "acker-3"])
+    dies = ackers.start(server, uid, "acker-1", "acker.folded:1")
+    log.append(bad.attempt, source)
+    quiet.set_ackers(["acker-1", "acker-2"])
+    ackers.start(server, uid, "acker-2")
+    log.append(bad.attempt, sink)
+    other = window(2, 100, slices=2)
+    quiet.open(other.attempt, other.roots)
+    quiet.close(bad.marker())
+    assert dies.wait(PATIENCE_S) == -signal.SIGKILL
+    quiet.set_ackers(["acker-2"])
+    assert log.wait_verdict(bad.attempt, 2, PATIENCE_S) == broken(bad, 7)
+    quiet.forget([bad.attempt])
+    for messages in other.messages():
+        log.append(other.attempt, messages)
+    assert quiet.judge(other.marker(), PATIENCE_S) == complete(other)
 
 
 def rewriting(client: redis.Redis) -> bool:

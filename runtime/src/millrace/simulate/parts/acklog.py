@@ -206,6 +206,7 @@ class Verdicts:
         slices = al.slices_for(1) if self._owners is None else self._owners.slices
         opened = al.Open(attempt, roots, edges, slices)
         self._cases[attempt] = _Case(opened, self._log.life)
+        # At once, which an acker that reads late takes for with its end.
         self._append(opened)
 
     def planned(self, plan: AttemptPlan) -> AttemptPlan:
