@@ -67,17 +67,16 @@ def main() -> None:
     result: dict[str, Any] = {}
     parts = {"licences": ("licences", ""), "large": (options.draw, "_500k")}
     for part, (name, suffix) in parts.items():
-        if options.only in (None, part):
-            texts = corpus(name, OUT / "corpora", options.windows)
-            warmups = options.large_warmups if suffix else options.warmups
-            found = throughput(texts, run / name, options.rounds, warmups)
-            result.update({key + suffix: value for key, value in found.items()})
+        if options.only not in (None, part, "tracking"):
+            continue
+        texts = corpus(name, OUT / "corpora", options.windows)
+        warmups = options.large_warmups if suffix else options.warmups
+        measured = tracking if options.only == "tracking" else throughput
+        found = measured(texts, run / name, options.rounds, warmups)
+        result.update({key + suffix: value for key, value in found.items()})
     if options.only in (None, "small"):
         texts = corpus("licences", OUT / "corpora", 1, SMALL_LINES * options.small_windows)
         result.update(small_windows(texts, run / "small", options))
-    if options.only == "tracking":
-        texts = corpus("licences", OUT / "corpora", options.windows)
-        result.update(tracking(texts, run / "tracking", options.rounds, options.warmups))
     if not options.keep:
         shutil.rmtree(run, ignore_errors=True)
     last_line({name: round(value, 3) for name, value in result.items()})
@@ -114,6 +113,7 @@ def throughput(texts: Corpus, folder: Path, rounds: int, warmups: int) -> dict[s
 def tracking(texts: Corpus, folder: Path, rounds: int, warmups: int) -> dict[str, float]:
     """What tracking costs, by the two sides that differ in nothing else, with nothing between their
     rounds: by the clock and by CPU."""
+    print(f"\n{texts.name}: windows of {texts.lines:,} lines, with tracking and without")
     sides: list[Callable[[], Side]] = [
         lambda: MillraceSide("millrace", word_count(), folder / "millrace"),
         lambda: MillraceSide("untracked", word_count(tracking=False), folder / "untracked"),

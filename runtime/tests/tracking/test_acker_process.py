@@ -422,6 +422,37 @@ class ReadCounts:
         return found
 
 
+def test_an_acker_looks_into_slices_now_and_then_where_it_has_any(
+    log: AckLog, control: AckControl, log_of_acker: AckLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is not waked where it has none, by anything but the control stream."""
+    acker = Acker("acker-0", log_of_acker)
+    while acker.step(0.0):
+        pass
+    read, asked = log_of_acker.read, []
+
+    def at_once(after: Mapping[str, str], count: int | None = None, block_s: float = 0.0) -> object:
+        asked.append((len(after) - 1, block_s))
+        return read(after, count)
+
+    monkeypatch.setattr(log_of_acker, "read", at_once)
+    acker.step(1.0)
+    acker.step(1.0)
+    assert asked == [(0, 1.0), (0, 1.0)]
+    one = window(1, 5000)
+    control.open(one.attempt, one.roots)
+    acker.step(1.0)
+    asked.clear()
+    acker.step(1.0)
+    acker.step(1.0)
+    assert asked == [
+        (0, process._FIRST_LOOK_S),
+        (TRACKING_PARTITIONS, 0.0),
+        (0, 2 * process._FIRST_LOOK_S),
+        (TRACKING_PARTITIONS, 0.0),
+    ]
+
+
 @pytest.mark.parametrize("closed", [False, True])
 def test_a_read_takes_no_more_than_its_bytes(
     log: AckLog,
