@@ -180,7 +180,10 @@ def test_a_window_counts_as_under_way_from_its_opening_to_its_seal():
     def shown(*windows: int) -> tuple[int, int] | None:
         hands.at_s += STATUS_INTERVAL_S
         intents = tuple(Intent(n, (RootRange("lines", 1, 0, 10),)) for n in windows)
+        before = journal.status()
         told.committed(replace(idle, intents=intents), view)
+        assert journal.status() == before, "what follows a commit does not wait for a file"
+        told.settle()
         found = journal.status().window
         return None if found is None else (found.number, found.attempt)
 

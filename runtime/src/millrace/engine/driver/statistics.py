@@ -110,7 +110,7 @@ class Statistics:
             roots_per_s=self._rate(),
             window=self._under_way(record),
         )
-        self.write()
+        self._board.put_off()  # what follows a commit does not wait for a file
 
     def _under_way(self, record: Record) -> RunningWindow | None:
         """The window that runs, or is about to: whoever reads the figures takes none for idle."""

@@ -56,8 +56,12 @@ class StatusBoard:
         self._told_s = now
         self._journal.tell(replace(self.status, updated=self._clock.now_s()))
 
+    def put_off(self) -> None:
+        """Leave it to ``settle`` to tell the figures."""
+        self._waits = True
+
     def settle(self) -> None:
-        """Tell what ``tell`` has put off; to be called once in a while."""
+        """Tell what was put off; to be called once in a while."""
         if self._waits:
             self.tell()
 
