@@ -22,6 +22,8 @@ WINDOW = 600
 
 SLOW_S = 240.0
 CALL_S = {"MILLRACE_E2E_CALL_S": "3"}
+LARGE = {"MILLRACE_E2E_EARLY_ROOTS": "1", "PYTHONPATH": str(STARTUP)}
+"""Each window is one that ackers hear of as it opens, and has more slices than ackers divide."""
 
 
 def ackers(place: Place) -> list[str]:
@@ -60,7 +62,7 @@ def test_ackers_come_go_and_die_under_load(place: Place) -> None:
     place.write(history(Shape(max_records=WINDOW, ackers=2)))
     opened: list[list[Opened]] = []
     moves: list[list[Move]] = []
-    with running(place, environment=CALL_S) as run, Watcher(place.work) as watcher:
+    with running(place, environment=CALL_S | LARGE) as run, Watcher(place.work) as watcher:
         run.await_sealed(1, SLOW_S)
         for seed in SEEDS:
             if opened:

@@ -9,6 +9,7 @@ variable                        what it does
 ``MILLRACE_E2E_BUSY``           an acker takes a core for as long as a file of its name is in that
                                 folder
 ``MILLRACE_E2E_ACKERS_IDLE_S``  for how many seconds a supervisor sees ackers idle before one goes
+``MILLRACE_E2E_EARLY_ROOTS``    how many roots make a window a large one to a driver's ack log
 ==============================  ====================================================================
 
 Python imports this at its start where its folder is on ``PYTHONPATH``.
@@ -28,6 +29,7 @@ from typing import Any
 PROXY = os.environ.get("MILLRACE_E2E_PROXY", "")
 TASKS_PROXY = os.environ.get("MILLRACE_E2E_TASKS_PROXY", "")
 BUSY = os.environ.get("MILLRACE_E2E_BUSY", "")
+EARLY_ROOTS = os.environ.get("MILLRACE_E2E_EARLY_ROOTS", "")
 ACKERS_IDLE_S = os.environ.get("MILLRACE_E2E_ACKERS_IDLE_S", "")
 
 
@@ -74,3 +76,8 @@ if ACKERS_IDLE_S and "millrace.cli.app" in sys.orig_argv:
     from millrace.protocol import ackerload
 
     ackerload.SHRINK_AFTER_S = float(ACKERS_IDLE_S)
+
+if EARLY_ROOTS and "millrace.engine.driver.main" in sys.orig_argv:
+    from millrace.tracking import control
+
+    control.EARLY_ROOTS = int(EARLY_ROOTS)

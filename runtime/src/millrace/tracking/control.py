@@ -53,7 +53,7 @@ class AckControl:
     """Control entries of one execution; safe for several threads.
 
     ``edges`` are the topology's edges by name (``acklog.edge_name``) in topological order, each
-    source's own edge (``acklog.source_edge``) first. ``early_roots``: as ``EARLY_ROOTS``.
+    source's own edge (``acklog.source_edge``) first. ``early_roots``: in place of ``EARLY_ROOTS``.
     ``begin`` must come before anything else.
     Methods raise ``FencedError`` once a newer execution has begun, ``StateServerError`` when the
     server is away.
@@ -65,13 +65,13 @@ class AckControl:
         execution: Execution,
         edges: Sequence[str],
         virtual_nodes: int = DEFAULT_VIRTUAL_NODES,
-        early_roots: int = EARLY_ROOTS,
+        early_roots: int | None = None,
     ) -> None:
         self._log = log
         self._execution = execution
         self._edges = tuple(edges)
         self._virtual_nodes = virtual_nodes
-        self._early_roots = early_roots
+        self._early_roots = EARLY_ROOTS if early_roots is None else early_roots
         self._owners: SliceOwners | None = None
         self._told: tuple[str, ...] = ()
         self._held: dict[AttemptId, _Held] = {}
