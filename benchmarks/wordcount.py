@@ -12,7 +12,7 @@ every seal), ``function`` (the same, the split in a vectorised function) and ``u
 tracking off). Every side writes the changed totals of each window as JSON lines.
 
 The last line is one JSON object; the keys of the second vocabulary end in ``_500k``. ``--only
-tracking`` has the two sides ``millrace`` and ``untracked`` alone, for many rounds (``--rounds``).
+tracking`` has the two sides ``millrace`` and ``untracked`` of both alone, for many ``--rounds``.
 """
 
 from __future__ import annotations

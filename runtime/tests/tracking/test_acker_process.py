@@ -165,6 +165,19 @@ def test_ackers_share_windows_that_they_hear_of_with_their_ends(
         assert run(log, quiet, empty) == complete(empty)
 
 
+def test_streams_that_a_driver_of_an_older_release_made_are_read(
+    server: Server, uid: str, ackers: Ackers, client: redis.Redis, log: AckLog, quiet: AckControl
+) -> None:
+    """They begin with an entry that says nothing, at a moment; and are not made a second time."""
+    ackers.start(server, uid)
+    bad = window(1, 5000, lost_word=9, slices=1)
+    made = [log.verdict_key(bad.attempt), log.slice_key(bad.attempt, 0)]
+    for key in made:
+        client.xadd(key, {"open": ""})
+    assert run(log, quiet, bad) == broken(bad, 9)
+    assert not any(client.exists(key) for key in made)
+
+
 def test_members_change_in_the_middle(
     server: Server, uid: str, ackers: Ackers, log: AckLog, control: AckControl
 ) -> None:

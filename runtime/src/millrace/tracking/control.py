@@ -86,10 +86,9 @@ class AckControl:
         """
         names = tuple(ackers)
         with self._lock:
-            owners = self._place(names)
-            self._log.append_control(self._execution, owners, keep_from="=")
-            self._owners, self._told = owners, names
             self._nothing_open()
+            self._renew(self._place(names))
+            self._told = names
         self._log.sweep(self._execution)
 
     @property
@@ -122,8 +121,8 @@ class AckControl:
         A log that was lost as a whole is begun again; what else was open in it is lost.
         """
         with self._lock:
-            few, owners = roots < self._early_roots, self._begun()
-            slices = owners.fewest if few else owners.slices
+            early, owners = roots >= self._early_roots, self._begun()
+            slices = owners.slices if early else owners.fewest
             entry = Open(attempt, roots, self._edges, slices)
             held = self._held[attempt] = _Held(entry)
             try:
@@ -133,7 +132,7 @@ class AckControl:
                 self._renew(self._begun())
                 self._log.open(self._execution, entry)
             held.open = True
-            if not few:
+            if early:
                 self._say(attempt)
             self._opens += 1
             if self._opens % RENEW_AFTER_OPENS == 0:
@@ -190,8 +189,8 @@ class AckControl:
         """Add entries about an attempt, behind those by which others are over and, unless it was
         said, this one is open; the id of the last."""
         held = self._held.get(attempt)
-        begins = held is not None and held.open and held.said is None
-        said = [*self._over.values(), *((held.entry,) if held and begins else ()), *entries]
+        begins = [held.entry] if held and held.open and held.said is None else []
+        said = [*self._over.values(), *begins, *entries]
         ids = self._log.append_control(self._execution, *said)
         if held and begins:
             held.said = ids[len(self._over)]
@@ -201,7 +200,6 @@ class AckControl:
     def _nothing_open(self) -> None:
         for held in self._held.values():
             held.open = False
-        self._over.clear()
 
     def _place(self, names: tuple[str, ...]) -> SliceOwners:
         if not names:

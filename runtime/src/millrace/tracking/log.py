@@ -53,7 +53,6 @@ _FETCH_ENTRIES = 8
 _APPEND_BYTES = 1 << 20
 """More of a task's messages go in several calls: a script holds what it is given several times."""
 
-BEGINNING = "0-0"
 OPENED = "0-1"
 """Id of the entry that each stream of an attempt is made with, so that it is there."""
 
@@ -487,7 +486,7 @@ def _is_trivial(verdict: Verdict) -> bool:
 def _verdicts(fields: Mapping[bytes, bytes]) -> Iterator[Verdict]:
     for name, data in fields.items():
         if name == b"open":
-            continue
+            continue  # a driver of an older release made the stream
         verdict = codec.decode(Verdict, data)
         if name == b"empty":
             for partition in verdict.partitions:

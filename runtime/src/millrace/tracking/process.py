@@ -35,7 +35,7 @@ from millrace.protocol.acklog import Open, roots_of
 from millrace.protocol.types import AttemptId, Verdict
 from millrace.redisserver import open_client
 from millrace.tracking.fold import ArrayFold
-from millrace.tracking.log import BEGINNING, OPENED, AckLog, decode_control, reader_name
+from millrace.tracking.log import OPENED, AckLog, decode_control, reader_name
 from millrace.tracking.message import DENSE_COST_BYTES, AckMessage, decode
 
 _LOG = logging.getLogger("millrace.acker")
@@ -56,6 +56,7 @@ ANSWER_ROOTS = 10_000
 """Failed roots after which the slices judged so far are answered; bounds the memory of answers."""
 
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.02, 1.0
+_BEGINNING = "0-0"
 
 SliceKey = tuple[AttemptId, int]
 Answers = dict[AttemptId, list[Verdict]]
@@ -75,7 +76,7 @@ class Acker:
     def restart(self) -> None:
         """Know nothing, and read the log from its beginning."""
         self.machine = AckerMachine[AckMessage](self.name, ArrayFold)
-        self._control_after = BEGINNING
+        self._control_after = _BEGINNING
         self._after: dict[SliceKey, str] = {}
         self._key_of: dict[SliceKey, str] = {}
         self._slice_of: dict[str, SliceKey] = {}
@@ -165,7 +166,7 @@ class Acker:
         for entry, fields in entries:
             self._after[part] = entry
             if b"open" in fields:
-                continue  # the entry that the stream was made with
+                continue  # a driver of an older release made the stream
             message = self._decode(part, entry, fields)
             if message is not None:
                 self.take(part[1], entry, message)

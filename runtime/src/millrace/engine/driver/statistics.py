@@ -114,12 +114,12 @@ class Statistics:
 
     def _under_way(self, record: Record) -> RunningWindow | None:
         """The window that runs, or is about to: whoever reads the figures takes none for idle."""
-        told = self._board.status.window
+        if not record.intents:
+            return None
+        told, first = self._board.status.window, record.intents[0]
         if told is not None and any(told.number == one.window for one in record.intents):
             return told
-        for first in record.intents:
-            return RunningWindow(first.window, 1, first.roots, self._clock.now_s())
-        return None
+        return RunningWindow(first.window, 1, first.roots, self._clock.now_s())
 
     def running(self, plan: AttemptPlan) -> None:
         """A window attempt begins."""
