@@ -70,9 +70,11 @@ def main() -> None:
         if options.only not in (None, part, "tracking"):
             continue
         texts = corpus(name, OUT / "corpora", options.windows)
-        warmups = options.large_warmups if suffix else options.warmups
-        measured = tracking if options.only == "tracking" else throughput
-        found = measured(texts, run / name, options.rounds, warmups)
+        if options.only == "tracking":
+            found = tracking(texts, run / name, options.rounds, options.warmups)
+        else:
+            warmups = options.large_warmups if suffix else options.warmups
+            found = throughput(texts, run / name, options.rounds, warmups)
         result.update({key + suffix: value for key, value in found.items()})
     if options.only in (None, "small"):
         texts = corpus("licences", OUT / "corpora", 1, SMALL_LINES * options.small_windows)

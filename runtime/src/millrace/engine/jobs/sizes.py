@@ -31,7 +31,7 @@ in one place would have to be fetched in another."""
 FIRST_PASS = 0.75
 """So much of what one task does is its first pass, by a count of words (``make profile``)."""
 
-MOST_S = 1.0
+MOST_S = 3.0
 """A window that takes longer is several tasks: one worker should not hold all of it."""
 
 GAIN_S = 0.1
