@@ -111,6 +111,19 @@ def test_windows_go_on_with_what_was_begun_ahead(windows):
         assert isinstance(run.prepared, AheadRun)
 
 
+@pytest.mark.parametrize("prepared", [False, True])
+def test_who_runs_it_is_told_when_others_work_on_it(windows, prepared):
+    run = windows()
+    run.count("a", "b")
+    run.feed("c")
+    intent = run.plan()
+    first = run.begin(intent) if prepared else None
+    told: list[str] = []
+    plan = replace(run.announced(intent), chains=run.chains)
+    result = run.runner.run(plan, first, lambda: told.append("submitted"))
+    assert told == ["submitted"] and result.reports
+
+
 def test_two_wait_for_their_turn(windows):
     """The second is begun while nobody has asked for the first one yet."""
     run = windows()

@@ -456,6 +456,23 @@ def test_while_a_window_runs_the_next_one_gathers_until_that_is_over():
     planner.stop()
 
 
+def test_sources_are_looked_at_behind_what_a_window_that_runs_waits_for():
+    """And at once where none runs."""
+    source, events, waits = Trickle(), queue.SimpleQueue(), threading.Semaphore(0)
+    planner = Planner([source], 1, Pace(0.0, 60.0), SystemClock(), events.put, rest=waits.acquire)
+    planner.start()
+    source.there = 2
+    planner.ask(e.Plan(1, {}))
+    assert events.get(timeout=30).offsets == {"lines": 1}
+    planner.busy(True)
+    planner.ask(e.Plan(2, {"lines": 1}))
+    with pytest.raises(queue.Empty):
+        events.get(timeout=0.1)
+    waits.release()
+    assert events.get(timeout=30).offsets == {"lines": 2}
+    planner.stop()
+
+
 def test_no_plan_waits_longer_than_the_longest_interval_whatever_runs():
     source, planner, events = of_a_trickle(Pace(0.0, 0.2))
     planner.busy(True)

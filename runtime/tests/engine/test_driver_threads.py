@@ -6,6 +6,8 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -14,14 +16,16 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 
 from millrace.clock import SystemClock
+from millrace.engine.driver import errands
 from millrace.engine.driver import performer as performing
 from millrace.engine.driver.callbacks import Callbacks
-from millrace.engine.driver.errands import MOST_IN_A_ROW, Errands
+from millrace.engine.driver.errands import FIRST_S, MOST_IN_A_ROW, Errands, Foreground
 from millrace.engine.driver.home.journal import EventTeller
 from millrace.engine.driver.performer import Equipment, RealPerformer
 from millrace.engine.driver.publisher import Publisher
 from millrace.engine.driver.verdicts import Verdicts
-from millrace.engine.jobs.runner import AttemptResult
+from millrace.engine.jobs.firstpass import FEWEST_ROOTS
+from millrace.engine.jobs.runner import AttemptDied, AttemptResult
 from millrace.engine.task.faults import TaskError, find_error
 from millrace.errors import (
     EngineError,
@@ -393,6 +397,8 @@ class Ahead:
         self.did: list[str] = []
         self.begun, self.may = threading.Event(), threading.Event()
         self.end: BaseException | None = None
+        self.submits, self.dies = threading.Event(), False
+        self.submits.set()
 
     def open(self, attempt: AttemptId, roots: int) -> None:
         self.begun.set()
@@ -414,8 +420,14 @@ class Ahead:
         self.did.append(f"prepare {plan.id.window}")
         return f"first of {plan.id.window}"
 
-    def run(self, plan: AttemptPlan, first: str | None = None) -> AttemptResult:
+    def run(
+        self, plan: AttemptPlan, first: str | None, submitted: Callable[[], None]
+    ) -> AttemptResult:
         self.did.append(f"run {plan.id.window} behind {first}")
+        assert self.submits.wait(WAIT_S)
+        if self.dies:
+            raise AttemptDied("before anybody works on it")
+        submitted()
         return AttemptResult((1,), ())
 
     def drop(self, attempt: AttemptId) -> None:
@@ -439,8 +451,8 @@ def ahead(driver, monkeypatch):
     performer._equipment = equipment
 
 
-def next_plan(window: int) -> AttemptPlan:
-    intent = Intent(window, (RootRange("lines", 0, 0, 5),))
+def next_plan(window: int, roots: int = FEWEST_ROOTS) -> AttemptPlan:
+    intent = Intent(window, (RootRange("lines", 0, 0, roots),))
     return AttemptPlan(AttemptId(1, window, 1), STAMP, intent, frozenset(), {}, {})
 
 
@@ -453,10 +465,21 @@ def test_what_was_prepared_is_announced_and_begun_before_its_turn(driver, ahead)
     asked.may.set()
     performer.perform(e.Prepare(next_plan(2), tracked=True))
     settle(performer)
-    assert asked.did == ["open 2 with 5", "prepare 2"]
+    assert asked.did == [f"open 2 with {FEWEST_ROOTS}", "prepare 2"]
     performer.perform(e.Run(next_plan(2), prepared=True))
     assert driver[1].get(timeout=WAIT_S) == e.RunDone(next_plan(2).id, (1,), ())
     assert asked.did[2:] == ["run 2 behind first of 2"]
+
+
+def test_of_few_roots_the_log_alone_is_prepared(driver, ahead):
+    performer, asked = ahead
+    asked.may.set()
+    few = next_plan(2, FEWEST_ROOTS - 1)
+    performer.perform(e.Prepare(few, tracked=True))
+    settle(performer)
+    performer.perform(e.Run(few, prepared=True))
+    assert driver[1].get(timeout=WAIT_S) == e.RunDone(few.id, (1,), ())
+    assert asked.did == [f"open 2 with {FEWEST_ROOTS - 1}", "run 2 behind None"]
 
 
 def test_what_is_given_up_while_it_begins_is_ended_and_forgotten_behind_that(ahead):
@@ -467,7 +490,7 @@ def test_what_is_given_up_while_it_begins_is_ended_and_forgotten_behind_that(ahe
     performer.perform(e.Cancel(next_plan(2).id))
     asked.may.set()
     settle(performer)
-    assert asked.did == ["open 2 with 5", "prepare 2", "drop 2", "forget 2"]
+    assert asked.did == [f"open 2 with {FEWEST_ROOTS}", "prepare 2", "drop 2", "forget 2"]
 
 
 def test_what_is_given_up_before_it_begins_never_does(ahead):
@@ -478,7 +501,7 @@ def test_what_is_given_up_before_it_begins_never_does(ahead):
     performer.perform(e.Cancel(next_plan(3).id))
     asked.may.set()
     settle(performer)
-    assert asked.did == ["open 2 with 5", "prepare 2"]
+    assert asked.did == [f"open 2 with {FEWEST_ROOTS}", "prepare 2"]
 
 
 def test_what_cannot_be_announced_before_its_turn_dies_when_that_has_come(driver, ahead):
@@ -508,7 +531,7 @@ class Reading:
     def __init__(self, *ends: BaseException | None) -> None:
         self.ends = list(ends)
 
-    def run(self, plan: Any, first: Any = None) -> AttemptResult:
+    def run(self, plan: Any, first: Any, submitted: Any) -> AttemptResult:
         end = self.ends.pop(0)
         if end is not None:
             raise end
@@ -652,3 +675,61 @@ def test_only_what_will_not_come_back_by_itself_may_be_given_up():
     passing = SourceError("its server starts")
     passing.retryable = True
     assert not passing.gone
+
+
+def test_what_nobody_waits_for_comes_behind_all_that_is_under_way(monkeypatch):
+    monkeypatch.setattr(errands, "FIRST_S", WAIT_S)
+    foreground, came = Foreground(), threading.Event()
+    foreground.first()  # nothing is under way
+    for what in ("run", "show"):
+        foreground.began(what)
+    waiting = threading.Thread(target=lambda: (foreground.first(), came.set()))
+    waiting.start()
+    foreground.over("run")
+    foreground.over("run")  # which an attempt says again when it ends
+    assert not came.wait(0.1), "what is shown is still under way"
+    foreground.over("show")
+    waiting.join(WAIT_S)
+    assert came.is_set()
+
+
+def test_what_nobody_waits_for_does_not_wait_for_long():
+    foreground = Foreground()
+    foreground.began("an attempt whose task does not come")
+    began_s = time.monotonic()
+    foreground.first()
+    assert FIRST_S <= time.monotonic() - began_s < WAIT_S
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_leftovers_are_deleted_once_the_next_attempt_is_on_its_way(ahead, monkeypatch, dies):
+    """And what is shown of the window before is shown."""
+    monkeypatch.setattr(errands, "FIRST_S", WAIT_S)
+    performer, asked = ahead
+    asked.submits, asked.dies = threading.Event(), dies
+    shown: Future[None] = Future()
+    stores, publisher = performer._equipment.stores, performer._equipment.publisher
+    deletes: queue.SimpleQueue[e.Forget] = queue.SimpleQueue()
+    monkeypatch.setattr(stores, "delete", deletes.put)
+    monkeypatch.setattr(publisher, "publish", lambda *_: shown, raising=False)
+    forget = e.Forget(STAMP, 0, (), ())
+    performer.perform(forget)
+    deletes.get(timeout=WAIT_S)  # where no window runs nothing is waited for
+    performer.perform(e.Publish(Sealed(7, "digest", ()), 1))  # type: ignore[arg-type]
+    performer.perform(e.Run(next_plan(8)))
+    performer.perform(forget)
+    for way_is_free in (asked.submits.set, lambda: shown.set_result(None)):
+        with pytest.raises(queue.Empty):
+            deletes.get(timeout=0.1)
+        way_is_free()
+    assert deletes.get(timeout=WAIT_S) == forget
+
+
+def test_what_is_shown_is_told_to_whoever_asked_for_it_also_where_it_fails():
+    events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
+    sink = SimpleNamespace(name="rows", publish=raising(SinkUnavailableError("away")))
+    retired = SimpleNamespace(shares=lambda sealed, sinks: ([], [(sink, [])]))
+    publisher = Publisher([sink], None, events.put, retired, quiet, broken)  # type: ignore[arg-type, list-item]
+    publisher.publish(Sealed(7, "digest", ()), 1).result(WAIT_S)  # type: ignore[arg-type]
+    assert isinstance(events.get_nowait(), e.PublishFailed)
+    publisher.stop()

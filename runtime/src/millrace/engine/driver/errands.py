@@ -21,6 +21,9 @@ Work = Callable[[], list[e.Event]]
 MOST_IN_A_ROW = len(BREAKAGE_PAUSES_S) + 1
 """How often in a row what nobody thought of may go wrong, as for attempts of a window."""
 
+FIRST_S = 0.02
+"""So long at most waits what nobody waits for."""
+
 
 class Patience:
     """Bounds how often something is tried again that fails in a way that nobody thought of.
@@ -41,6 +44,33 @@ class Patience:
         if self._failures < MOST_IN_A_ROW:
             return None
         return EngineError(f"{what} failed {self._failures} times in a row: {error_text(error)}")
+
+
+class Foreground:
+    """What windows wait for, as long as it is under way; safe from any thread.
+
+    One thread of Python works at a time, so that what nobody waits for would hold it up.
+    """
+
+    def __init__(self) -> None:
+        self._under_way: set[Hashable] = set()
+        self._change = threading.Condition()
+
+    def began(self, what: Hashable) -> None:
+        with self._change:
+            self._under_way.add(what)
+
+    def over(self, what: Hashable) -> None:
+        """It is over, or waits for another process; once is enough."""
+        with self._change:
+            self._under_way.discard(what)
+            if not self._under_way:
+                self._change.notify_all()
+
+    def first(self) -> None:
+        """Let what is under way go first, and wait for that no longer than ``FIRST_S``."""
+        with self._change:
+            self._change.wait_for(lambda: not self._under_way, FIRST_S)
 
 
 def as_failure(error: BaseException) -> Exception:

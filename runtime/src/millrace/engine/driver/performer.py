@@ -5,12 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from threading import Lock, Thread
 from typing import Any, assert_never
 
 from millrace import crash
-from millrace.engine.driver.errands import Couriers, Errands, Patience, as_failure
+from millrace.engine.driver.errands import (
+    Couriers,
+    Errands,
+    Foreground,
+    Patience,
+    as_failure,
+)
 from millrace.engine.driver.home.inbox import Mailbox
 from millrace.engine.driver.home.journal import EventTeller
 from millrace.engine.driver.home.reader import InboxReader
@@ -26,7 +32,7 @@ from millrace.engine.driver.room import Room
 from millrace.engine.driver.snapshots import SnapshotTaker
 from millrace.engine.driver.stores import CopyProgress, GivenUpError, Stores
 from millrace.engine.driver.verdicts import Verdicts
-from millrace.engine.jobs.firstpass import Prepared
+from millrace.engine.jobs.firstpass import FEWEST_ROOTS, Prepared
 from millrace.engine.jobs.runner import (
     AttemptDied,
     AttemptResult,
@@ -82,6 +88,7 @@ class Equipment:
     committed: Callable[[Record], None]
     running: Callable[[AttemptPlan], None]
     settle: Callable[[], None]
+    foreground: Foreground = field(default_factory=Foreground)
     snapshots: SnapshotTaker | None = None
     room: Room | None = None
 
@@ -119,6 +126,7 @@ class RealPerformer:
         self._prepared: dict[AttemptId, Future[Prepared | None]] = {}
         self._janitor = ThreadPoolExecutor(1, thread_name_prefix="janitor")
         self._active: AttemptRunner | None = None
+        self._foreground = equipment.foreground
         self._pending: set[AttemptId] = set()
         self._over: set[AttemptId] = set()
         self._unforgotten: set[AttemptId] = set()
@@ -343,7 +351,8 @@ class RealPerformer:
         return []
 
     def _first_pass(self, action: e.Prepare) -> Prepared | None:
-        """Begin with an attempt whose turn has not come; what is raised here is told then."""
+        """Begin with an attempt whose turn has not come, of few roots with its log alone; what is
+        raised here is told then."""
         plan = action.plan
         if action.tracked:
             try:
@@ -352,7 +361,7 @@ class RealPerformer:
                 self._post(e.SinkRefused(str(error), fenced=True))
                 raise
         crash.reached("driver.preparing")
-        if self._active is None:
+        if self._active is None or plan.intent.roots < FEWEST_ROOTS:
             return None
         return self._active.prepare(self._equipment.verdicts.planned(plan))
 
@@ -373,6 +382,7 @@ class RealPerformer:
     def _run(self, action: e.Run) -> list[e.Event]:
         crash.reached("driver.started")
         self._pending.add(action.plan.id)
+        self._foreground.began(action.plan.id)
         self._spark.submit(self._attempt, action.plan)
         self._equipment.running(action.plan)
         self._equipment.planner.busy(True)
@@ -388,6 +398,7 @@ class RealPerformer:
         except BaseException as error:  # noqa: BLE001 the boundary of a thread: the loop raises it
             self._fail(as_failure(error))
         finally:
+            self._foreground.over(plan.id)
             self._pending.discard(plan.id)
             self._over.discard(plan.id)
 
@@ -397,7 +408,8 @@ class RealPerformer:
             first = None if prepared is None else prepared.result()
             if first is not None:
                 crash.reached("driver.prepared")
-            result = self._active.run(self._equipment.verdicts.planned(plan), first)
+            planned = self._equipment.verdicts.planned(plan)
+            result = self._active.run(planned, first, lambda: self._foreground.over(plan.id))
             self._verify(result)
         except AttemptDied as died:
             said = (died.reason, died.member_lost, died.evidence, died.full)
@@ -528,7 +540,10 @@ class RealPerformer:
         return []
 
     def _publish(self, action: e.Publish) -> list[e.Event]:
-        self._equipment.publisher.publish(action.sealed, action.execution)
+        window = action.sealed.window
+        self._foreground.began(window)
+        shown = self._equipment.publisher.publish(action.sealed, action.execution)
+        shown.add_done_callback(lambda _: self._foreground.over(window))
         return []
 
     def _forget(self, action: e.Forget) -> list[e.Event]:
@@ -536,6 +551,7 @@ class RealPerformer:
         return []
 
     def _delete(self, action: e.Forget) -> None:
+        self._foreground.first()
         try:
             self._delete_now(action)
         except MillraceError as error:

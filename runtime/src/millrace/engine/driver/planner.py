@@ -209,7 +209,9 @@ class Planner:
         clock: Clock,
         post: Callable[[e.Event], None],
         tell: Callable[[e.Notify], object] = lambda _: None,
+        rest: Callable[[], None] = lambda: None,
     ) -> None:
+        self._rest = rest
         self._lags: dict[str, int] = {}
         self._held = 0
         self._held_until: Mapping[str, Json] | None = None
@@ -295,6 +297,8 @@ class Planner:
             if plan is None:
                 self._look_behind()
                 continue
+            if self._busy:
+                self._rest()
             try:
                 self._answer(plan)
             except PlanRaisedError as raised:

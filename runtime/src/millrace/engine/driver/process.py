@@ -13,6 +13,7 @@ from millrace import crash
 from millrace.clock import Clock, SystemClock
 from millrace.engine.driver.callbacks import Callbacks
 from millrace.engine.driver.connectors import Connectors
+from millrace.engine.driver.errands import Foreground
 from millrace.engine.driver.home.advice import AckerAdviser
 from millrace.engine.driver.home.executorload import ExecutorBounds
 from millrace.engine.driver.home.inbox import Mailbox
@@ -41,7 +42,6 @@ from millrace.engine.driver.verdicts import Verdicts
 from millrace.engine.jobs.executors import have_executors
 from millrace.engine.jobs.refusals import Refusals
 from millrace.engine.jobs.runner import AttemptRunner
-from millrace.engine.jobs.sizes import FEW_ROOTS
 from millrace.engine.jobs.start import StartedSpark, start_spark
 from millrace.engine.jobs.starttimes import StartTimes
 from millrace.engine.program.cutting import IN_TURN
@@ -120,9 +120,9 @@ def settings_of(topology: StreamTopology, uid: str) -> Settings:
 
 
 def _prepares_from(guarantee: Guarantee) -> int | None:
-    """Smaller windows are mostly one task, of which nothing is prepared. A record that is to be
-    processed at most once is counted as read before anybody looks at it."""
-    return None if guarantee is Guarantee.AT_MOST_ONCE else FEW_ROOTS + 1
+    """A record that is to be processed at most once is counted as read before anybody looks at
+    it."""
+    return None if guarantee is Guarantee.AT_MOST_ONCE else 1
 
 
 class DriverProcess:
@@ -275,6 +275,7 @@ class DriverProcess:
             self._tell,
             spec.ackers.virtual_nodes,
         )
+        foreground = Foreground()
         planner = Planner(
             self._sources,
             spec.window.max_records,
@@ -282,6 +283,7 @@ class DriverProcess:
             self._clock,
             post,
             self._tell,
+            foreground.first,
         )
         self._planner = planner
         planner.start()
@@ -323,6 +325,7 @@ class DriverProcess:
             events=self._events,
             sources={source.name: source for source in self._sources},
             runner=self._attempt_runner,
+            foreground=foreground,
             committed=self._committed,
             running=self._runs,
             settle=self._settle,

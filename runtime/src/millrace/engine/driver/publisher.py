@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from millrace import crash
 from millrace.engine.driver.callbacks import Callbacks
@@ -55,8 +55,13 @@ class Publisher:
     def fence(self, execution: Execution, record: Record) -> None:
         self._thread.submit(self._guarded, NO_WINDOW, lambda: self._fence(execution, record))
 
-    def publish(self, sealed: Sealed, execution: Execution) -> None:
-        self._thread.submit(self._guarded, sealed.window, lambda: self._publish(sealed, execution))
+    def publish(self, sealed: Sealed, execution: Execution) -> Future[None]:
+        """What is returned is done when the window has had its turn, shown or not."""
+
+        def show() -> None:
+            self._publish(sealed, execution)
+
+        return self._thread.submit(self._guarded, sealed.window, show)
 
     def verify(self, reports: Iterable[TaskReport]) -> None:
         """Check staged outputs before they are sealed; called from the attempt's thread.

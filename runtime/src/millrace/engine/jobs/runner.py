@@ -158,6 +158,7 @@ class AttemptRunner:
         self._lanes = lanes_of(program, self._cores)
         self._sizes = WindowSizes(most_roots, self._lanes)
         self._reached = reached
+        self._submitted: Callable[[], None] = lambda: None
         self._current: AttemptId | None = None
         jvm = self._context._jvm
         assert jvm is not None
@@ -217,8 +218,14 @@ class AttemptRunner:
         told = self._resident.ahead(kit, plan.id, Work(job, share, True, self._lanes))
         return AheadRun() if told else None
 
-    def run(self, plan: AttemptPlan, first: Prepared | None = None) -> AttemptResult:
-        """Run one attempt to its end; ``first`` is what ``prepare`` has begun of it.
+    def run(
+        self,
+        plan: AttemptPlan,
+        first: Prepared | None = None,
+        submitted: Callable[[], None] = lambda: None,
+    ) -> AttemptResult:
+        """Run one attempt to its end; ``first`` is what ``prepare`` has begun of it. ``submitted``
+        is told that from now on others work on it.
 
         Raises ``AttemptDied``, or another ``MillraceError`` where running again cannot help
         (a source that lost its data, a sink that refuses).
@@ -227,6 +234,7 @@ class AttemptRunner:
         whole = staged is None and self._is_whole(plan.intent)
         services = self._services()
         self._cancelled &= {plan.id}  # others are over
+        self._submitted = submitted
         try:
             return self._run(plan, whole, services, staged)
         except BaseException as error:
@@ -433,7 +441,7 @@ class AttemptRunner:
     ) -> list[bytes] | None:
         """What the task that stays makes of an attempt; None where there is none."""
         cancelled = self._cancelled
-        self._reached("job submitted")
+        self._submits()
         try:
             return self._resident.run(kit, plan.id, work, lambda: plan.id in cancelled)
         except NotResidentError:
@@ -470,8 +478,12 @@ class AttemptRunner:
     def _results(self, rdd: RDD[Any]) -> list[bytes]:
         """Run the job. Spark examines the classes of a plain ``collect`` anew each time."""
         rdd._bypass_serializer = True  # else Spark pickles what is bytes already
-        self._reached("job submitted")
+        self._submits()
         return list(rdd._jrdd.collectAsync().get())
+
+    def _submits(self) -> None:
+        self._reached("job submitted")
+        self._submitted()
 
     def _through_jvm(self, count: int, ends: tuple[Frames, Frames], last: bool) -> RDD[Any]:
         """The first pass with SQL steps, which run in the JVM between two Python workers."""
