@@ -1,4 +1,5 @@
-"""Large windows, whose first pass runs beside the window before: exact, whoever dies meanwhile."""
+"""Windows that are prepared beside the window before: exact, whoever dies meanwhile. Large ones have
+their first pass run there, small ones their log opened."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from millrace_e2e.harness import Place, running
 from millrace_e2e.topologies import compiled_words, remembered
 
 WINDOW = FEW_ROOTS + 904
+SMALL = 200
 AHEAD = 6
 """Windows that a run has before it, or one fewer where it died before it could say what it had
 sealed: it dies before it is done with three or four."""
@@ -36,6 +38,11 @@ KILLS = (
 """Steps that come while a window is prepared, besides those of preparing."""
 
 
+KILLS_SMALL = (
+    *(f"driver.preparing{at}" for at in ("", ":2", ":3")),
+    *("driver.judged:2", "driver.sealed:2", "acker.opened:3", "worker.acked:3"),
+)
+
 KILLS_AS_ONE = (
     *AHEAD_POINTS,
     *(f"{point}:2" for point in AHEAD_POINTS),
@@ -45,15 +52,21 @@ KILLS_AS_ONE = (
 """The later ones come as windows are one task each."""
 
 
-@pytest.mark.parametrize("promise", [Promise.EXACTLY_ONCE, Promise.AT_LEAST_ONCE])
+@pytest.mark.parametrize(
+    ("promise", "roots", "kills"),
+    [
+        (Promise.EXACTLY_ONCE, WINDOW, KILLS),
+        (Promise.AT_LEAST_ONCE, WINDOW, tuple(PREPARING_POINTS)),
+        (Promise.EXACTLY_ONCE, SMALL, KILLS_SMALL),
+    ],
+)
 def test_words_are_counted_once_whoever_dies_while_a_window_is_prepared(
-    promise: Promise, place: Place
+    promise: Promise, roots: int, kills: tuple[str, ...], place: Place
 ) -> None:
-    place.write(remembered(WINDOW, guarantee=promise.value, ackers={"maxReplays": MAX_REPLAYS}))
-    kills = KILLS if promise is Promise.EXACTLY_ONCE else tuple(PREPARING_POINTS)
+    place.write(remembered(roots, guarantee=promise.value, ackers={"maxReplays": MAX_REPLAYS}))
     fed_windows = sealed = 0
     for number, kill in enumerate(kills):
-        fed_windows += feed_windows(place, number, fed_windows, sealed + AHEAD)
+        fed_windows += feed_windows(place, number, fed_windows, sealed + AHEAD, roots=roots)
         environment = {"MILLRACE_CRASH_AT": kill, "MILLRACE_CRASH_DIR": str(place.marks)}
         with running(place, environment=environment) as run:
             run.until(lambda: kill.partition(":")[0] in place.fired(), kill, FIRE_S)  # noqa: B023
@@ -64,7 +77,7 @@ def test_words_are_counted_once_whoever_dies_while_a_window_is_prepared(
     words, buckets = fed.word_counts(GOOD), fed.bucket_counts(GOOD)
     totals, numbers = (ledger.read_rows(place.sink(name)) for name in ("counts", "numbers"))
     # Each run but the last one ends with a kill of all that it is.
-    most = Faults(2 * len(kills), WINDOW, MAX_REPLAYS).most_doubled(fed)
+    most = Faults(2 * len(kills), roots, MAX_REPLAYS).most_doubled(fed)
     assert checker.check_totals(words, totals, promise, most=most * fed.longest) == []
     assert checker.check_numbers(buckets, numbers, promise, most=most) == []
 
@@ -92,11 +105,13 @@ def test_words_are_counted_once_whoever_dies_while_one_task_has_two_windows(
     assert checker.check_totals(words, totals, promise, most=most) == []
 
 
-def feed_windows(place: Place, number: int, first: int, end: int, flaky: bool = True) -> int:
+def feed_windows(
+    place: Place, number: int, first: int, end: int, flaky: bool = True, roots: int = WINDOW
+) -> int:
     """One file of the windows that are missing, at least one, and how many these are; a line of the
     last one may fail, once."""
     windows = max(end - first, 1)
-    start, stop = first * WINDOW, (first + windows) * WINDOW
+    start, stop = first * roots, (first + windows) * roots
     fails = {stop - 9: feed.FLAKY} if flaky and not number % FLAKY_EVERY else {}
     data = feed.text(range(start, stop), SEED, fails)
     feed.add_file(place.texts / f"{number}.txt", data)

@@ -382,7 +382,7 @@ def test_a_first_pass_that_takes_too_long_is_none(beside, tmp_path, monkeypatch)
     """As where the disk that it reads from does not answer: the attempt itself has a time-out."""
 
     def late(self, timeout=None):
-        assert timeout in (None, 0.01)
+        assert timeout in (None, ahead.PATIENCE_S)
         raise LateError
 
     run = beside(tuple_timeout_s=0.01)
@@ -397,6 +397,7 @@ def test_behind_one_that_takes_too_long_none_is_waited_for(monkeypatch):
     """All of them would come behind it."""
     toolbox = SimpleNamespace(program=SimpleNamespace(tuple_timeout_s=0.01))
     monkeypatch.setattr(ahead, "toolbox_of", lambda job: toolbox)
+    monkeypatch.setattr(ahead, "PATIENCE_S", 0.01)
     first, second, third = (AttemptId(1, window, 1) for window in (1, 2, 3))
     aheads = Aheads()
     aheads._begun = {first: Future(), second: Future()}

@@ -24,8 +24,8 @@ from millrace.engine.driver.home.journal import EventTeller
 from millrace.engine.driver.performer import Equipment, RealPerformer
 from millrace.engine.driver.publisher import Publisher
 from millrace.engine.driver.verdicts import Verdicts
-from millrace.engine.jobs.firstpass import FEWEST_ROOTS
 from millrace.engine.jobs.runner import AttemptDied, AttemptResult
+from millrace.engine.jobs.sizes import FEW_ROOTS
 from millrace.engine.task.faults import TaskError, find_error
 from millrace.errors import (
     EngineError,
@@ -57,6 +57,7 @@ from millrace.state.journalfiles import JournalFiles
 STAMP = Stamp(1, 1)
 ATTEMPT = AttemptId(1, 1, 1)
 WAIT_S = 30.0
+LARGE = FEW_ROOTS + 1
 
 
 def broken(*_: Any, **__: Any) -> Any:
@@ -451,7 +452,7 @@ def ahead(driver, monkeypatch):
     performer._equipment = equipment
 
 
-def next_plan(window: int, roots: int = FEWEST_ROOTS) -> AttemptPlan:
+def next_plan(window: int, roots: int = LARGE) -> AttemptPlan:
     intent = Intent(window, (RootRange("lines", 0, 0, roots),))
     return AttemptPlan(AttemptId(1, window, 1), STAMP, intent, frozenset(), {}, {})
 
@@ -465,7 +466,7 @@ def test_what_was_prepared_is_announced_and_begun_before_its_turn(driver, ahead)
     asked.may.set()
     performer.perform(e.Prepare(next_plan(2), tracked=True))
     settle(performer)
-    assert asked.did == [f"open 2 with {FEWEST_ROOTS}", "prepare 2"]
+    assert asked.did == [f"open 2 with {LARGE}", "prepare 2"]
     performer.perform(e.Run(next_plan(2), prepared=True))
     assert driver[1].get(timeout=WAIT_S) == e.RunDone(next_plan(2).id, (1,), ())
     assert asked.did[2:] == ["run 2 behind first of 2"]
@@ -474,12 +475,12 @@ def test_what_was_prepared_is_announced_and_begun_before_its_turn(driver, ahead)
 def test_of_few_roots_the_log_alone_is_prepared(driver, ahead):
     performer, asked = ahead
     asked.may.set()
-    few = next_plan(2, FEWEST_ROOTS - 1)
+    few = next_plan(2, FEW_ROOTS)
     performer.perform(e.Prepare(few, tracked=True))
     settle(performer)
     performer.perform(e.Run(few, prepared=True))
     assert driver[1].get(timeout=WAIT_S) == e.RunDone(few.id, (1,), ())
-    assert asked.did == [f"open 2 with {FEWEST_ROOTS - 1}", "run 2 behind None"]
+    assert asked.did == [f"open 2 with {FEW_ROOTS}", "run 2 behind None"]
 
 
 def test_what_is_given_up_while_it_begins_is_ended_and_forgotten_behind_that(ahead):
@@ -490,7 +491,7 @@ def test_what_is_given_up_while_it_begins_is_ended_and_forgotten_behind_that(ahe
     performer.perform(e.Cancel(next_plan(2).id))
     asked.may.set()
     settle(performer)
-    assert asked.did == [f"open 2 with {FEWEST_ROOTS}", "prepare 2", "drop 2", "forget 2"]
+    assert asked.did == [f"open 2 with {LARGE}", "prepare 2", "drop 2", "forget 2"]
 
 
 def test_what_is_given_up_before_it_begins_never_does(ahead):
@@ -501,20 +502,53 @@ def test_what_is_given_up_before_it_begins_never_does(ahead):
     performer.perform(e.Cancel(next_plan(3).id))
     asked.may.set()
     settle(performer)
-    assert asked.did == [f"open 2 with {FEWEST_ROOTS}", "prepare 2"]
+    assert asked.did == [f"open 2 with {LARGE}", "prepare 2"]
+
+
+def unannounced(performer: RealPerformer, asked: Ahead, error: StateServerError) -> None:
+    """A window is prepared whose log cannot be opened."""
+    asked.end = error
+    asked.may.set()
+    performer.perform(e.Prepare(next_plan(2), tracked=True))
+    settle(performer)
+    assert asked.did == []
 
 
 def test_what_cannot_be_announced_before_its_turn_dies_when_that_has_come(driver, ahead):
     performer, asked = ahead
-    asked.end = StateServerError("state server s0 is away")
-    asked.may.set()
-    performer.perform(e.Prepare(next_plan(2), tracked=True))
-    settle(performer)
+    unannounced(performer, asked, UnreachableError("state server s0 is away"))
     assert driver[1].empty()
     performer.perform(e.Run(next_plan(2), prepared=True))
     died = e.RunDied(next_plan(2).id, str(asked.end), member_lost=True)
     assert driver[1].get(timeout=WAIT_S) == died
     assert asked.did == []
+
+
+def test_a_log_that_is_back_by_then_holds_no_window_up(driver, ahead):
+    performer, asked = ahead
+    unannounced(performer, asked, StateServerError("no acker is alive"))
+    asked.end = None
+    performer.perform(e.Run(next_plan(2), prepared=True))
+    assert driver[1].get(timeout=WAIT_S) == e.RunDone(next_plan(2).id, (1,), ())
+    assert asked.did == [f"open 2 with {LARGE}", "run 2 behind None"]
+
+
+def test_a_driver_that_is_fenced_when_the_turn_has_come_says_so_alone(driver, ahead):
+    performer, asked = ahead
+    unannounced(performer, asked, StateServerError("no acker is alive"))
+    asked.end = FencedError("execution 2 has taken over")
+    performer.perform(e.Run(next_plan(2), prepared=True))
+    assert driver[1].get(timeout=WAIT_S) == e.SinkRefused(str(asked.end), fenced=True)
+    performer._spark.submit(quiet).result(WAIT_S)
+    assert driver[1].empty()
+
+
+def test_what_is_given_up_is_not_opened_behind_that(ahead):
+    performer, asked = ahead
+    unannounced(performer, asked, StateServerError("no acker is alive"))
+    performer.perform(e.Cancel(next_plan(2).id))
+    settle(performer)
+    assert not performer._unopened
 
 
 def test_a_driver_that_is_fenced_hears_it_before_the_turn_of_what_it_prepares(driver, ahead):
@@ -678,7 +712,7 @@ def test_only_what_will_not_come_back_by_itself_may_be_given_up():
 
 
 def test_what_nobody_waits_for_comes_behind_all_that_is_under_way(monkeypatch):
-    monkeypatch.setattr(errands, "FIRST_S", WAIT_S)
+    monkeypatch.setattr(errands, "FIRST_S", 10 * WAIT_S)
     foreground, came = Foreground(), threading.Event()
     foreground.first()  # nothing is under way
     for what in ("run", "show"):
@@ -704,7 +738,7 @@ def test_what_nobody_waits_for_does_not_wait_for_long():
 @pytest.mark.parametrize("dies", [False, True])
 def test_leftovers_are_deleted_once_the_next_attempt_is_on_its_way(ahead, monkeypatch, dies):
     """And what is shown of the window before is shown."""
-    monkeypatch.setattr(errands, "FIRST_S", WAIT_S)
+    monkeypatch.setattr(errands, "FIRST_S", 10 * WAIT_S)
     performer, asked = ahead
     asked.submits, asked.dies = threading.Event(), dies
     shown: Future[None] = Future()

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from millrace.engine.driver.process import settings_of
-from millrace.engine.jobs.firstpass import FEWEST_ROOTS
 from millrace.engine.jobs.sizes import (
     _FORGIVEN,
     _PATIENCE,
@@ -26,6 +25,8 @@ from millrace.engine.jobs.sizes import (
 )
 from millrace.protocol.types import Intent, Replay, RootRange, TaskId, TaskReport
 from millrace.topology.load import load
+from millrace.topology.model import Tracking
+from millrace.topology.parts import Guarantee
 
 ROOT = Path(__file__).parents[3]
 SOON_ROOTS = round(soon_s(2) / 1e-6)
@@ -336,5 +337,12 @@ def test_the_text_names_the_least_window_that_begins_before() -> None:
     loaded = load(ROOT / "examples" / "wordcount" / "topology.yaml", ())
     least = settings_of(loaded.topology, "uid").prepares_from
     assert least == 1
-    assert f"there are more than {FEWEST_ROOTS - 1:,} records" in text
-    assert "Of a window of fewer its streams in the ack log are made meanwhile, and no more" in text
+    assert f"there are more than {FEW_ROOTS:,} records" in text
+    assert "Of a smaller window its streams in the ack log are made meanwhile, and no more" in text
+    for changes, others in (
+        ({"tracking": Tracking.OFF}, FEW_ROOTS + 1),
+        ({"guarantee": Guarantee.AT_MOST_ONCE}, None),
+    ):
+        spec = loaded.topology.spec.model_copy(update=changes)
+        changed = loaded.topology.model_copy(update={"spec": spec})
+        assert settings_of(changed, "uid").prepares_from == others

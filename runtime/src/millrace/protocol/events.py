@@ -119,8 +119,9 @@ class OpenLog:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Open a window attempt in the ack log and run its first pass, though its window is not open
-    yet. What that meets is answered to the ``Run`` that follows; or ``Cancel`` does.
+    """Open a window attempt in the ack log and run its first pass, where that pays, though its
+    window is not open yet. What that meets is answered to the ``Run`` that follows; or ``Cancel``
+    does.
 
     ``tracked``: the ackers are to judge it.
     """

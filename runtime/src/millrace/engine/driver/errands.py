@@ -21,8 +21,9 @@ Work = Callable[[], list[e.Event]]
 MOST_IN_A_ROW = len(BREAKAGE_PAUSES_S) + 1
 """How often in a row what nobody thought of may go wrong, as for attempts of a window."""
 
-FIRST_S = 0.02
-"""So long at most waits what nobody waits for."""
+FIRST_S = 0.005
+"""So long at most waits what can wait, whatever a sink or a server takes: several times what they take
+that are near, and less than a small window."""
 
 
 class Patience:
@@ -47,9 +48,9 @@ class Patience:
 
 
 class Foreground:
-    """What windows wait for, as long as it is under way; safe from any thread.
+    """What a window waits for just now; safe from any thread.
 
-    One thread of Python works at a time, so that what nobody waits for would hold it up.
+    One thread of Python works at a time, so that what can wait would hold it up.
     """
 
     def __init__(self) -> None:
@@ -64,13 +65,13 @@ class Foreground:
         """It is over, or waits for another process; once is enough."""
         with self._change:
             self._under_way.discard(what)
-            if not self._under_way:
-                self._change.notify_all()
+            self._change.notify_all()
 
     def first(self) -> None:
-        """Let what is under way go first, and wait for that no longer than ``FIRST_S``."""
+        """Let what is under way now go first, and wait for that no longer than ``FIRST_S``."""
         with self._change:
-            self._change.wait_for(lambda: not self._under_way, FIRST_S)
+            now = set(self._under_way)
+            self._change.wait_for(lambda: not now & self._under_way, FIRST_S)
 
 
 def as_failure(error: BaseException) -> Exception:

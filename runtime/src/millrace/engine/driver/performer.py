@@ -32,13 +32,14 @@ from millrace.engine.driver.room import Room
 from millrace.engine.driver.snapshots import SnapshotTaker
 from millrace.engine.driver.stores import CopyProgress, GivenUpError, Stores
 from millrace.engine.driver.verdicts import Verdicts
-from millrace.engine.jobs.firstpass import FEWEST_ROOTS, Prepared
+from millrace.engine.jobs.firstpass import Prepared
 from millrace.engine.jobs.runner import (
     AttemptDied,
     AttemptResult,
     AttemptRunner,
     SparkGone,
 )
+from millrace.engine.jobs.sizes import FEW_ROOTS
 from millrace.engine.program.cutting import cut_intent
 from millrace.errors import (
     FencedError,
@@ -124,6 +125,8 @@ class RealPerformer:
         self._spark = ThreadPoolExecutor(1, thread_name_prefix="attempt")
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="ahead")
         self._prepared: dict[AttemptId, Future[Prepared | None]] = {}
+        self._unopened: set[AttemptId] = set()
+        """Prepared ones whose log was away."""
         self._janitor = ThreadPoolExecutor(1, thread_name_prefix="janitor")
         self._active: AttemptRunner | None = None
         self._foreground = equipment.foreground
@@ -333,9 +336,9 @@ class RealPerformer:
 
     def _open_attempt(self, action: e.OpenLog) -> None:
         try:
-            self._equipment.verdicts.open(action.id, action.roots)
-        except FencedError as error:
-            self._post(e.SinkRefused(str(error), fenced=True))
+            self._open(action.id, action.roots)
+        except FencedError:
+            pass  # which is told
         except MillraceError as error:
             # What Spark said at its start, say: the next attempt would hear the same.
             self._over.add(action.id)
@@ -346,22 +349,32 @@ class RealPerformer:
             self._over.add(action.id)
             self._post(e.RunDied(action.id, error_text(error)))
 
+    def _open(self, attempt: AttemptId, roots: int) -> None:
+        """Open an attempt in the log. Raises ``StateServerError``, ``FencedError``."""
+        try:
+            self._equipment.verdicts.open(attempt, roots)
+        except FencedError as error:
+            self._post(e.SinkRefused(str(error), fenced=True))
+            raise
+
     def _prepare(self, action: e.Prepare) -> list[e.Event]:
         self._prepared[action.plan.id] = self._ahead.submit(self._first_pass, action)
         return []
 
     def _first_pass(self, action: e.Prepare) -> Prepared | None:
         """Begin with an attempt whose turn has not come, of few roots with its log alone; what is
-        raised here is told then."""
+        raised here is told then. A log that is away may be back by then."""
         plan = action.plan
         if action.tracked:
             try:
-                self._equipment.verdicts.open(plan.id, plan.intent.roots)
-            except FencedError as error:
-                self._post(e.SinkRefused(str(error), fenced=True))
-                raise
+                self._open(plan.id, plan.intent.roots)
+            except StateServerError as error:
+                if not error.retryable:
+                    raise
+                self._unopened.add(plan.id)
+                return None
         crash.reached("driver.preparing")
-        if self._active is None or plan.intent.roots < FEWEST_ROOTS:
+        if self._active is None or plan.intent.roots <= FEW_ROOTS:
             return None
         return self._active.prepare(self._equipment.verdicts.planned(plan))
 
@@ -371,6 +384,7 @@ class RealPerformer:
             self._ahead.submit(self._undo, attempt)
 
     def _undo(self, attempt: AttemptId) -> None:
+        self._unopened.discard(attempt)
         try:
             if self._active is not None:
                 self._active.drop(attempt)
@@ -406,6 +420,9 @@ class RealPerformer:
         try:
             self._active = self._equipment.runner(plan)
             first = None if prepared is None else prepared.result()
+            if plan.id in self._unopened:
+                self._unopened.discard(plan.id)
+                self._open(plan.id, plan.intent.roots)
             if first is not None:
                 crash.reached("driver.prepared")
             planned = self._equipment.verdicts.planned(plan)
@@ -416,6 +433,8 @@ class RealPerformer:
             self._post(e.RunDied(plan.id, *said, away=died.away, ended=died.ended))
         except SourceAwayError as error:
             self._not_read(plan.id, error)
+        except FencedError:
+            pass  # which is told
         except MillraceError as error:
             self._broke(plan.id, error)
         except SparkGone as error:

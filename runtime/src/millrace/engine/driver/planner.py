@@ -199,6 +199,7 @@ class Planner:
     ``post`` takes the answer. A plan is posted when it is full, when its ``pace`` says so, or when
     the sources are drained. Where a source can tell that there may be more, it is asked at once,
     and every ``POLL_S`` where none can. ``tell`` is told, on that thread, of ``SourceTroubles``.
+    ``rest`` is called before the first look while a window runs, and may wait a moment.
     """
 
     def __init__(

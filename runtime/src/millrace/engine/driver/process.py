@@ -42,6 +42,7 @@ from millrace.engine.driver.verdicts import Verdicts
 from millrace.engine.jobs.executors import have_executors
 from millrace.engine.jobs.refusals import Refusals
 from millrace.engine.jobs.runner import AttemptRunner
+from millrace.engine.jobs.sizes import FEW_ROOTS
 from millrace.engine.jobs.start import StartedSpark, start_spark
 from millrace.engine.jobs.starttimes import StartTimes
 from millrace.engine.program.cutting import IN_TURN
@@ -111,7 +112,7 @@ def settings_of(topology: StreamTopology, uid: str) -> Settings:
         max_records=spec.window.max_records,
         copies=spec.state_servers.copies,
         learners=True,
-        prepares_from=_prepares_from(guarantee),
+        prepares_from=_prepares_from(guarantee, spec.tracked),
         key_groups=spec.key_groups,
         dead_limit=DeadLimit(spec.dead_letters.max_percent),
         restores=spec.on_state_loss is OnStateLoss.RESTORE,
@@ -119,10 +120,12 @@ def settings_of(topology: StreamTopology, uid: str) -> Settings:
     )
 
 
-def _prepares_from(guarantee: Guarantee) -> int | None:
-    """A record that is to be processed at most once is counted as read before anybody looks at
-    it."""
-    return None if guarantee is Guarantee.AT_MOST_ONCE else 1
+def _prepares_from(guarantee: Guarantee, tracked: bool) -> int | None:
+    """Of a window of few roots its log alone is prepared, where it has one. A record that is to be
+    processed at most once is counted as read before anybody looks at it."""
+    if guarantee is Guarantee.AT_MOST_ONCE:
+        return None
+    return 1 if tracked else FEW_ROOTS + 1
 
 
 class DriverProcess:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from millrace.engine.jobs.sizes import FEW_ROOTS
 from millrace.engine.program.program import Program
 from millrace.topology.parts import Role
 
@@ -34,9 +33,6 @@ class AheadRun:
 
 
 Prepared = FirstPassRun | AheadRun
-
-FEWEST_ROOTS = FEW_ROOTS + 1
-"""What fewer need is less than it takes to hand over what was made of them."""
 
 MOST_LANES = 4
 """More threads of one process would wait for each other: between two steps one at a time runs."""

@@ -225,7 +225,7 @@ class AttemptRunner:
         submitted: Callable[[], None] = lambda: None,
     ) -> AttemptResult:
         """Run one attempt to its end; ``first`` is what ``prepare`` has begun of it. ``submitted``
-        is told that from now on others work on it.
+        is told, once or more, that it is handed over: from now on others work on it.
 
         Raises ``AttemptDied``, or another ``MillraceError`` where running again cannot help
         (a source that lost its data, a sink that refuses).
@@ -425,6 +425,7 @@ class AttemptRunner:
         if first.program != self._program:
             reason = "its first pass ran by settings that have changed since"
             raise AttemptDied(reason, ended=True)
+        self._submitted()
         first.end.get()
         rdd, tasks = first.moved, self._program.parallelism
         for number in range(1, len(self._program.passes)):
@@ -441,7 +442,8 @@ class AttemptRunner:
     ) -> list[bytes] | None:
         """What the task that stays makes of an attempt; None where there is none."""
         cancelled = self._cancelled
-        self._submits()
+        self._reached("job submitted")
+        self._submitted()
         try:
             return self._resident.run(kit, plan.id, work, lambda: plan.id in cancelled)
         except NotResidentError:
@@ -460,7 +462,9 @@ class AttemptRunner:
             *(NextPass(job, number) for number in range(1, passes)),
         ]
         ends = FrameReader(job, payload), FramePass(job, payload)
-        return self._results(self._chained(payload, entries, ends))
+        chained = self._chained(payload, entries, ends)
+        self._submitted()
+        return self._results(chained)
 
     def _chained(
         self, payload: list[bytes], entries: Sequence[Entry], ends: tuple[Frames, Frames]
@@ -478,12 +482,8 @@ class AttemptRunner:
     def _results(self, rdd: RDD[Any]) -> list[bytes]:
         """Run the job. Spark examines the classes of a plain ``collect`` anew each time."""
         rdd._bypass_serializer = True  # else Spark pickles what is bytes already
-        self._submits()
-        return list(rdd._jrdd.collectAsync().get())
-
-    def _submits(self) -> None:
         self._reached("job submitted")
-        self._submitted()
+        return list(rdd._jrdd.collectAsync().get())
 
     def _through_jvm(self, count: int, ends: tuple[Frames, Frames], last: bool) -> RDD[Any]:
         """The first pass with SQL steps, which run in the JVM between two Python workers."""

@@ -1,8 +1,9 @@
 """What is prepared of the next window while the one before it runs or is judged.
 
-The first attempt of a window may begin with its first pass before any record opens the window: that
-pass reads input, keeps no state and shows nothing. What comes behind it waits for ``Run``, which
-names the same attempt, and comes only where a committed record has opened just this window.
+The first attempt of a window may be opened in the ack log and begin with its first pass before any
+record opens the window: that pass reads input, keeps no state and shows nothing. What comes behind
+it waits for ``Run``, which names the same attempt, and comes only where a committed record has
+opened just this window.
 
 Crash rule: nothing here outlives the process, and nothing of it is in a record. What a driver that
 died had prepared belongs to attempts of its execution, which nobody judges any more.

@@ -53,6 +53,9 @@ from millrace.sources.loader import make_source
 
 log = logging.getLogger("millrace.worker")
 
+PATIENCE_S = 10.0
+"""A first pass may take at least so long, however short the time is that one tuple may take."""
+
 _AHEAD = 1 << 40
 """Added to the number of Spark's task: the attempt may run as a whole in that very task, and is
 another one to the ackers then. Spark counts its tasks from 0."""
@@ -78,7 +81,8 @@ class Aheads:
         """What each lane of an attempt's first pass made; nothing where there was none, or nothing
         came of it.
 
-        Waits for it, as long as one tuple may take. Those of windows before are forgotten.
+        Waits for it, as long as one tuple may take, or ``PATIENCE_S``. Those of windows before are
+        forgotten.
         """
         mine = self._begun.pop(job.plan.id, None)
         for attempt in list(self._begun):  # another thread may add to them
@@ -87,7 +91,7 @@ class Aheads:
         if mine is None or self._stuck:
             return []
         try:
-            return mine.result(toolbox_of(job).program.tuple_timeout_s)
+            return mine.result(max(PATIENCE_S, toolbox_of(job).program.tuple_timeout_s))
         except LateError:
             self._stuck = True
             self._side.stop()
