@@ -52,7 +52,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds of every side")
     parser.add_argument("--warmups", type=int, default=6, help="rounds that do not count")
-    parser.add_argument("--large-warmups", type=int, default=2, help="the same for 500,000 words, with all sides")
+    large = "the same for 500,000 words with all sides"
+    parser.add_argument("--large-warmups", type=int, default=2, help=large)
     parser.add_argument("--windows", type=round_windows, default=12, help="windows of a round")
     parser.add_argument("--small-windows", type=int, default=200, help="windows of 100 lines")
     parser.add_argument("--draw", choices=["uniform", "zipf"], default="uniform")

@@ -1,5 +1,7 @@
-"""Windows that are prepared beside the window before: exact, whoever dies meanwhile. Large ones have
-their first pass run there, small ones their log opened."""
+"""Windows that are prepared beside the window before: exact, whoever dies meanwhile.
+
+Large ones have their first pass run there, small ones their log opened.
+"""
 
 from __future__ import annotations
 

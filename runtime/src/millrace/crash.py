@@ -60,8 +60,8 @@ PREPARING_POINTS = {
     "driver.preparing": "a window that is not open yet has its ack log, and no first pass so far",
     "driver.prepared": "its window is open and its first pass, begun before, is gone on with",
 }
-"""The same of windows that are prepared beside the window before: large ones have their first pass run
-there, and small ones nothing but their log."""
+"""The same of windows that are prepared beside the window before: large ones have their first pass
+run there, small ones their log opened."""
 
 AHEAD_POINTS = {
     "worker.ahead": "the first pass of a window that is not open yet is over, beside another "

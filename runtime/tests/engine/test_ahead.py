@@ -121,7 +121,8 @@ def test_who_runs_it_is_told_when_others_work_on_it(windows, prepared):
     told: list[str] = []
     plan = replace(run.announced(intent), chains=run.chains)
     result = run.runner.run(plan, first, lambda: told.append("submitted"))
-    assert told == ["submitted"] and result.reports
+    assert told == ["submitted"]
+    assert result.reports
 
 
 def test_two_wait_for_their_turn(windows):

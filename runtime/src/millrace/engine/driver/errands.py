@@ -22,8 +22,8 @@ MOST_IN_A_ROW = len(BREAKAGE_PAUSES_S) + 1
 """How often in a row what nobody thought of may go wrong, as for attempts of a window."""
 
 FIRST_S = 0.005
-"""So long at most waits what can wait, whatever a sink or a server takes: several times what they take
-that are near, and less than a small window."""
+"""So long at most waits what can wait: more than sinks and servers take that are near, and less
+than a small window."""
 
 
 class Patience:
