@@ -1,6 +1,6 @@
 """Windows that are prepared beside the window before: exact, whoever dies meanwhile.
 
-Large ones have their first pass run there, small ones their log opened.
+Of few roots the log alone is opened there, of others the first pass is run, too.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ KILLS = (
 )
 """Steps that come while a window is prepared, besides those of preparing."""
 
-
 KILLS_SMALL = (
     *(f"driver.preparing{at}" for at in ("", ":2", ":3")),
     *("driver.judged:2", "driver.sealed:2", "acker.opened:3", "worker.acked:3"),
 )
+"""The same of windows of few roots, of which the log alone is opened then."""
 
 KILLS_AS_ONE = (
     *AHEAD_POINTS,
@@ -73,6 +73,8 @@ def test_words_are_counted_once_whoever_dies_while_a_window_is_prepared(
         with running(place, environment=environment) as run:
             run.until(lambda: kill.partition(":")[0] in place.fired(), kill, FIRE_S)  # noqa: B023
             sealed = max(sealed, run.status().get("sealed", 0))
+        for mark in place.marks.iterdir():
+            mark.unlink()
     place.gate.touch()
     harness.run_to_end(place)
     fed = ledger.read_fed(place.texts)

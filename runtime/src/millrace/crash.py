@@ -57,11 +57,12 @@ COPYING_POINTS = {
 """The same of a view with several servers: a single one never lacks what it holds."""
 
 PREPARING_POINTS = {
-    "driver.preparing": "a window that is not open yet has its ack log, and no first pass so far",
+    "driver.preparing": "a window that is not open yet has its ack log, where it is tracked, and "
+    "no first pass so far",
     "driver.prepared": "its window is open and its first pass, begun before, is gone on with",
 }
-"""The same of windows that are prepared beside the window before: large ones have their first pass
-run there, small ones their log opened."""
+"""The same of windows that are prepared beside the window before: of few roots their log alone is
+opened there, of others the first pass begun as well, where it only reads."""
 
 AHEAD_POINTS = {
     "worker.ahead": "the first pass of a window that is not open yet is over, beside another "

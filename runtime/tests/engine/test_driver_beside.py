@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from millrace.clock import SystemClock
+from millrace.engine.driver.errands import Foreground
 from millrace.engine.driver.home.inbox import Mailbox
 from millrace.engine.driver.home.journal import EventTeller
 from millrace.engine.driver.loop import Loop
@@ -119,6 +120,7 @@ class Bench:
             committed=quiet,
             running=quiet,
             settle=quiet,
+            foreground=Foreground(),
         )
         self.parts = parts
         self.performer = RealPerformer(parts, self.events.put, self.events.put)

@@ -459,7 +459,9 @@ def test_while_a_window_runs_the_next_one_gathers_until_that_is_over():
 def test_sources_are_looked_at_behind_what_a_window_that_runs_waits_for():
     """And at once where none runs."""
     source, events, waits = Trickle(), queue.SimpleQueue(), threading.Semaphore(0)
-    planner = Planner([source], 1, Pace(0.0, 60.0), SystemClock(), events.put, rest=waits.acquire)
+    planner = Planner(
+        [source], 1, Pace(0.0, 60.0), SystemClock(), events.put, give_way=waits.acquire
+    )
     planner.start()
     source.there = 2
     planner.ask(e.Plan(1, {}))

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from millrace.clock import SystemClock
+from millrace.engine.driver.errands import Foreground
 from millrace.engine.driver.home.inbox import Mailbox
 from millrace.engine.driver.home.journal import EventTeller
 from millrace.engine.driver.letters import encode_letters
@@ -133,6 +134,7 @@ class Bench:
             committed=quiet,
             running=quiet,
             settle=quiet,
+            foreground=Foreground(),
             snapshots=self.snapshots,
         )
         self.performer = RealPerformer(equipment, quiet, quiet)

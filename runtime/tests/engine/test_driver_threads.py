@@ -19,7 +19,7 @@ from millrace.clock import SystemClock
 from millrace.engine.driver import errands
 from millrace.engine.driver import performer as performing
 from millrace.engine.driver.callbacks import Callbacks
-from millrace.engine.driver.errands import FIRST_S, MOST_IN_A_ROW, Errands, Foreground
+from millrace.engine.driver.errands import GIVE_WAY_S, MOST_IN_A_ROW, Errands, Foreground
 from millrace.engine.driver.home.journal import EventTeller
 from millrace.engine.driver.performer import Equipment, RealPerformer
 from millrace.engine.driver.publisher import Publisher
@@ -105,6 +105,7 @@ def driver(tmp_path):
         committed=quiet,
         running=quiet,
         settle=quiet,
+        foreground=Foreground(),
     )
     performer = RealPerformer(parts, events.put, events.put)
     yield performer, events, tmp_path / "events.jsonl"
@@ -398,8 +399,9 @@ class Ahead:
         self.did: list[str] = []
         self.begun, self.may = threading.Event(), threading.Event()
         self.end: BaseException | None = None
-        self.submits, self.dies = threading.Event(), False
+        self.submits, self.ends, self.dies = threading.Event(), threading.Event(), False
         self.submits.set()
+        self.ends.set()
 
     def open(self, attempt: AttemptId, roots: int) -> None:
         self.begun.set()
@@ -429,6 +431,7 @@ class Ahead:
         if self.dies:
             raise AttemptDied("before anybody works on it")
         submitted()
+        assert self.ends.wait(WAIT_S)
         return AttemptResult((1,), ())
 
     def drop(self, attempt: AttemptId) -> None:
@@ -448,7 +451,8 @@ def ahead(driver, monkeypatch):
     performer._equipment = replace(equipment, verdicts=found, runner=lambda _: found)
     performer._active = found
     yield performer, found
-    found.may.set()
+    for event in (found.may, found.submits, found.ends):
+        event.set()
     performer._equipment = equipment
 
 
@@ -533,22 +537,18 @@ def test_a_log_that_is_back_by_then_holds_no_window_up(driver, ahead):
     assert asked.did == [f"open 2 with {LARGE}", "run 2 behind None"]
 
 
-def test_a_driver_that_is_fenced_when_the_turn_has_come_says_so_alone(driver, ahead):
+def test_a_driver_that_is_fenced_when_the_turn_has_come_says_so_first(driver, ahead):
     performer, asked = ahead
     unannounced(performer, asked, StateServerError("no acker is alive"))
     asked.end = FencedError("execution 2 has taken over")
     performer.perform(e.Run(next_plan(2), prepared=True))
     assert driver[1].get(timeout=WAIT_S) == e.SinkRefused(str(asked.end), fenced=True)
-    performer._spark.submit(quiet).result(WAIT_S)
-    assert driver[1].empty()
 
 
-def test_what_is_given_up_is_not_opened_behind_that(ahead):
-    performer, asked = ahead
-    unannounced(performer, asked, StateServerError("no acker is alive"))
-    performer.perform(e.Cancel(next_plan(2).id))
-    settle(performer)
-    assert not performer._unopened
+def test_a_fence_that_a_task_has_met_ends_its_attempt(driver, monkeypatch):
+    fenced = FencedError("execution 2 has taken over")
+    (told,) = ended(driver, monkeypatch, fenced)
+    assert told == e.RunFailed(ATTEMPT, str(fenced), fenced.exit_code)
 
 
 def test_a_driver_that_is_fenced_hears_it_before_the_turn_of_what_it_prepares(driver, ahead):
@@ -712,12 +712,12 @@ def test_only_what_will_not_come_back_by_itself_may_be_given_up():
 
 
 def test_what_nobody_waits_for_comes_behind_all_that_is_under_way(monkeypatch):
-    monkeypatch.setattr(errands, "FIRST_S", 10 * WAIT_S)
+    monkeypatch.setattr(errands, "GIVE_WAY_S", 10 * WAIT_S)
     foreground, came = Foreground(), threading.Event()
-    foreground.first()  # nothing is under way
+    foreground.give_way()  # nothing is under way
     for what in ("run", "show"):
         foreground.began(what)
-    waiting = threading.Thread(target=lambda: (foreground.first(), came.set()))
+    waiting = threading.Thread(target=lambda: (foreground.give_way(), came.set()))
     waiting.start()
     foreground.over("run")
     foreground.over("run")  # which an attempt says again when it ends
@@ -731,16 +731,16 @@ def test_what_nobody_waits_for_does_not_wait_for_long():
     foreground = Foreground()
     foreground.began("an attempt whose task does not come")
     began_s = time.monotonic()
-    foreground.first()
-    assert FIRST_S <= time.monotonic() - began_s < WAIT_S
+    foreground.give_way()
+    assert GIVE_WAY_S <= time.monotonic() - began_s < WAIT_S
 
 
 @pytest.mark.parametrize("dies", [False, True])
 def test_leftovers_are_deleted_once_the_next_attempt_is_on_its_way(ahead, monkeypatch, dies):
     """And what is shown of the window before is shown."""
-    monkeypatch.setattr(errands, "FIRST_S", 10 * WAIT_S)
+    monkeypatch.setattr(errands, "GIVE_WAY_S", 10 * WAIT_S)
     performer, asked = ahead
-    asked.submits, asked.dies = threading.Event(), dies
+    asked.submits, asked.ends, asked.dies = threading.Event(), threading.Event(), dies
     shown: Future[None] = Future()
     stores, publisher = performer._equipment.stores, performer._equipment.publisher
     deletes: queue.SimpleQueue[e.Forget] = queue.SimpleQueue()
@@ -757,9 +757,10 @@ def test_leftovers_are_deleted_once_the_next_attempt_is_on_its_way(ahead, monkey
             deletes.get(timeout=0.1)
         way_is_free()
     assert deletes.get(timeout=WAIT_S) == forget
+    asked.ends.set()
 
 
-def test_what_is_shown_is_told_to_whoever_asked_for_it_also_where_it_fails():
+def test_who_has_a_window_shown_knows_when_that_was_tried_also_where_it_fails():
     events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
     sink = SimpleNamespace(name="rows", publish=raising(SinkUnavailableError("away")))
     retired = SimpleNamespace(shares=lambda sealed, sinks: ([], [(sink, [])]))

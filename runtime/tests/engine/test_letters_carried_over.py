@@ -14,6 +14,7 @@ import pytest
 
 from millrace.clock import SystemClock
 from millrace.engine.driver import letters as objects
+from millrace.engine.driver.errands import Foreground
 from millrace.engine.driver.home.inbox import Mailbox
 from millrace.engine.driver.home.journal import EventTeller
 from millrace.engine.driver.letters import (
@@ -108,6 +109,7 @@ class Bench:
             committed=lambda _: None,
             running=lambda _: None,
             settle=lambda: None,
+            foreground=Foreground(),
         )
         self.performer = RealPerformer(parts, self.events.put, self.events.put)
 

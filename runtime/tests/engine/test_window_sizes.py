@@ -338,7 +338,8 @@ def test_the_text_names_the_least_window_that_begins_before() -> None:
     least = settings_of(loaded.topology, "uid").prepares_from
     assert least == 1
     assert f"there are more than {FEW_ROOTS:,} records" in text
-    assert "Of a smaller window its streams in the ack log are made meanwhile, and no more" in text
+    assert f"of a window of up to {FEW_ROOTS:,} records, or whose first pass does more" in text
+    assert "With `AtMostOnce` nothing is" in text
     for changes, others in (
         ({"tracking": Tracking.OFF}, FEW_ROOTS + 1),
         ({"guarantee": Guarantee.AT_MOST_ONCE}, None),

@@ -119,9 +119,9 @@ class OpenLog:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Open a window attempt in the ack log and run its first pass, where that pays, though its
-    window is not open yet. What that meets is answered to the ``Run`` that follows; or ``Cancel``
-    does.
+    """Open a window attempt in the ack log, though its window is not open yet, and begin with its
+    first pass where that may run ahead and pays. A ``Run`` of it follows, which is answered with
+    what this met (a log that was away is opened then), or a ``Cancel``.
 
     ``tracked``: the ackers are to judge it.
     """

@@ -14,8 +14,8 @@ _HEAD = """\
 Made by `make states` from the tables of `millrace.protocol.windows.doing`, which the machine
 follows ([development.md](development.md)); `make verify` compares them.
 
-What the driver plans ahead (`millrace.protocol.windows.planning`), the first pass of what it has
-planned (`millrace.protocol.windows.preparing`) and what it shows on the sinks
+What the driver plans ahead (`millrace.protocol.windows.planning`), what it prepares of that
+(`millrace.protocol.windows.preparing`) and what it shows on the sinks
 (`millrace.protocol.windows.publishing`) goes on beside this. A driver that dies begins as `Idle`
 again, with the committed record.
 """

@@ -21,9 +21,9 @@ Work = Callable[[], list[e.Event]]
 MOST_IN_A_ROW = len(BREAKAGE_PAUSES_S) + 1
 """How often in a row what nobody thought of may go wrong, as for attempts of a window."""
 
-FIRST_S = 0.005
-"""So long at most waits what can wait: more than sinks and servers take that are near, and less
-than a small window."""
+GIVE_WAY_S = 0.005
+"""What can wait gives way for so long at most: more than sinks and servers take that are near, and
+less than a window does."""
 
 
 class Patience:
@@ -48,9 +48,10 @@ class Patience:
 
 
 class Foreground:
-    """What a window waits for just now; safe from any thread.
+    """What somebody waits for in this process just now: an attempt on its way to its task, a sealed
+    window on its way to the sinks. Safe from any thread.
 
-    One thread of Python works at a time, so that what can wait would hold it up.
+    One thread of Python works at a time, so what can wait calls ``give_way`` before it works.
     """
 
     def __init__(self) -> None:
@@ -62,16 +63,16 @@ class Foreground:
             self._under_way.add(what)
 
     def over(self, what: Hashable) -> None:
-        """It is over, or waits for another process; once is enough."""
+        """It is over, or about to wait for another process; told twice it is over still."""
         with self._change:
             self._under_way.discard(what)
-            self._change.notify_all()
+            if not self._under_way:
+                self._change.notify_all()
 
-    def first(self) -> None:
-        """Let what is under way now go first, and wait for that no longer than ``FIRST_S``."""
+    def give_way(self) -> None:
+        """Wait until nothing is under way, ``GIVE_WAY_S`` at most."""
         with self._change:
-            now = set(self._under_way)
-            self._change.wait_for(lambda: not now & self._under_way, FIRST_S)
+            self._change.wait_for(lambda: not self._under_way, GIVE_WAY_S)
 
 
 def as_failure(error: BaseException) -> Exception:

@@ -5,18 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from threading import Lock, Thread
 from typing import Any, assert_never
 
 from millrace import crash
-from millrace.engine.driver.errands import (
-    Couriers,
-    Errands,
-    Foreground,
-    Patience,
-    as_failure,
-)
+from millrace.engine.driver.errands import Couriers, Errands, Foreground, Patience, as_failure
 from millrace.engine.driver.home.inbox import Mailbox
 from millrace.engine.driver.home.journal import EventTeller
 from millrace.engine.driver.home.reader import InboxReader
@@ -89,7 +83,7 @@ class Equipment:
     committed: Callable[[Record], None]
     running: Callable[[AttemptPlan], None]
     settle: Callable[[], None]
-    foreground: Foreground = field(default_factory=Foreground)
+    foreground: Foreground
     snapshots: SnapshotTaker | None = None
     room: Room | None = None
 
@@ -125,11 +119,8 @@ class RealPerformer:
         self._spark = ThreadPoolExecutor(1, thread_name_prefix="attempt")
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="ahead")
         self._prepared: dict[AttemptId, Future[Prepared | None]] = {}
-        self._unopened: set[AttemptId] = set()
-        """Prepared ones whose log was away."""
         self._janitor = ThreadPoolExecutor(1, thread_name_prefix="janitor")
         self._active: AttemptRunner | None = None
-        self._foreground = equipment.foreground
         self._pending: set[AttemptId] = set()
         self._over: set[AttemptId] = set()
         self._unforgotten: set[AttemptId] = set()
@@ -358,21 +349,15 @@ class RealPerformer:
             raise
 
     def _prepare(self, action: e.Prepare) -> list[e.Event]:
-        self._prepared[action.plan.id] = self._ahead.submit(self._first_pass, action)
+        self._prepared[action.plan.id] = self._ahead.submit(self._begin_ahead, action)
         return []
 
-    def _first_pass(self, action: e.Prepare) -> Prepared | None:
+    def _begin_ahead(self, action: e.Prepare) -> Prepared | None:
         """Begin with an attempt whose turn has not come, of few roots with its log alone; what is
-        raised here is told then. A log that is away may be back by then."""
+        raised here is told then."""
         plan = action.plan
         if action.tracked:
-            try:
-                self._open(plan.id, plan.intent.roots)
-            except StateServerError as error:
-                if not error.retryable:
-                    raise
-                self._unopened.add(plan.id)
-                return None
+            self._open(plan.id, plan.intent.roots)
         crash.reached("driver.preparing")
         if self._active is None or plan.intent.roots <= FEW_ROOTS:
             return None
@@ -384,7 +369,6 @@ class RealPerformer:
             self._ahead.submit(self._undo, attempt)
 
     def _undo(self, attempt: AttemptId) -> None:
-        self._unopened.discard(attempt)
         try:
             if self._active is not None:
                 self._active.drop(attempt)
@@ -396,7 +380,7 @@ class RealPerformer:
     def _run(self, action: e.Run) -> list[e.Event]:
         crash.reached("driver.started")
         self._pending.add(action.plan.id)
-        self._foreground.began(action.plan.id)
+        self._equipment.foreground.began(action.plan.id)
         self._spark.submit(self._attempt, action.plan)
         self._equipment.running(action.plan)
         self._equipment.planner.busy(True)
@@ -412,29 +396,26 @@ class RealPerformer:
         except BaseException as error:  # noqa: BLE001 the boundary of a thread: the loop raises it
             self._fail(as_failure(error))
         finally:
-            self._foreground.over(plan.id)
+            self._equipment.foreground.over(plan.id)
             self._pending.discard(plan.id)
             self._over.discard(plan.id)
 
     def _run_to_end(self, plan: AttemptPlan, prepared: Future[Prepared | None] | None) -> None:
         try:
             self._active = self._equipment.runner(plan)
-            first = None if prepared is None else prepared.result()
-            if plan.id in self._unopened:
-                self._unopened.discard(plan.id)
-                self._open(plan.id, plan.intent.roots)
+            first = None if prepared is None else self._begun(plan, prepared)
             if first is not None:
                 crash.reached("driver.prepared")
             planned = self._equipment.verdicts.planned(plan)
-            result = self._active.run(planned, first, lambda: self._foreground.over(plan.id))
+            result = self._active.run(
+                planned, first, lambda: self._equipment.foreground.over(plan.id)
+            )
             self._verify(result)
         except AttemptDied as died:
             said = (died.reason, died.member_lost, died.evidence, died.full)
             self._post(e.RunDied(plan.id, *said, away=died.away, ended=died.ended))
         except SourceAwayError as error:
             self._not_read(plan.id, error)
-        except FencedError:
-            pass  # which is told
         except MillraceError as error:
             self._broke(plan.id, error)
         except SparkGone as error:
@@ -448,6 +429,16 @@ class RealPerformer:
             self._reading.worked()
             crash.reached("driver.ran")
             self._post(e.RunDone(plan.id, result.shape, result.reports))
+
+    def _begun(self, plan: AttemptPlan, prepared: Future[Prepared | None]) -> Prepared | None:
+        """What was begun of an attempt before its turn. A log that was away then may be back."""
+        try:
+            return prepared.result()
+        except StateServerError as error:
+            if not error.retryable:
+                raise
+        self._open(plan.id, plan.intent.roots)  # harmless where it was opened
+        return None
 
     def _not_read(self, attempt: AttemptId, error: SourceAwayError) -> None:
         """A source may be there again when the window runs again: a few times, as for any other
@@ -560,9 +551,9 @@ class RealPerformer:
 
     def _publish(self, action: e.Publish) -> list[e.Event]:
         window = action.sealed.window
-        self._foreground.began(window)
+        self._equipment.foreground.began(window)
         shown = self._equipment.publisher.publish(action.sealed, action.execution)
-        shown.add_done_callback(lambda _: self._foreground.over(window))
+        shown.add_done_callback(lambda _: self._equipment.foreground.over(window))
         return []
 
     def _forget(self, action: e.Forget) -> list[e.Event]:
@@ -570,7 +561,7 @@ class RealPerformer:
         return []
 
     def _delete(self, action: e.Forget) -> None:
-        self._foreground.first()
+        self._equipment.foreground.give_way()
         try:
             self._delete_now(action)
         except MillraceError as error:

@@ -199,7 +199,7 @@ class Planner:
     ``post`` takes the answer. A plan is posted when it is full, when its ``pace`` says so, or when
     the sources are drained. Where a source can tell that there may be more, it is asked at once,
     and every ``POLL_S`` where none can. ``tell`` is told, on that thread, of ``SourceTroubles``.
-    ``rest`` is called before the first look while a window runs, and may wait a moment.
+    While a window runs ``give_way`` is called before the first look, and may wait a moment.
     """
 
     def __init__(
@@ -210,9 +210,8 @@ class Planner:
         clock: Clock,
         post: Callable[[e.Event], None],
         tell: Callable[[e.Notify], object] = lambda _: None,
-        rest: Callable[[], None] = lambda: None,
+        give_way: Callable[[], None] = lambda: None,
     ) -> None:
-        self._rest = rest
         self._lags: dict[str, int] = {}
         self._held = 0
         self._held_until: Mapping[str, Json] | None = None
@@ -224,6 +223,7 @@ class Planner:
         self._clock = clock
         self._post = post
         self._troubles = SourceTroubles(tell)
+        self._give_way = give_way
         self._again_s = float("-inf")
         self._wanted: e.Plan | None = None
         self._changed = threading.Condition()
@@ -299,7 +299,7 @@ class Planner:
                 self._look_behind()
                 continue
             if self._busy:
-                self._rest()
+                self._give_way()
             try:
                 self._answer(plan)
             except PlanRaisedError as raised:

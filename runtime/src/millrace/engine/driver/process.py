@@ -286,7 +286,7 @@ class DriverProcess:
             self._clock,
             post,
             self._tell,
-            foreground.first,
+            foreground.give_way,
         )
         self._planner = planner
         planner.start()

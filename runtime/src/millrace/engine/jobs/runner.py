@@ -159,6 +159,7 @@ class AttemptRunner:
         self._sizes = WindowSizes(most_roots, self._lanes)
         self._reached = reached
         self._submitted: Callable[[], None] = lambda: None
+        """Of the attempt that runs. Not for ``_results``: rehearsals go through that, too."""
         self._current: AttemptId | None = None
         jvm = self._context._jvm
         assert jvm is not None
@@ -225,7 +226,8 @@ class AttemptRunner:
         submitted: Callable[[], None] = lambda: None,
     ) -> AttemptResult:
         """Run one attempt to its end; ``first`` is what ``prepare`` has begun of it. ``submitted``
-        is told, once or more, that it is handed over: from now on others work on it.
+        is called each time that this is about to wait for others who work on it; never where it
+        ends before.
 
         Raises ``AttemptDied``, or another ``MillraceError`` where running again cannot help
         (a source that lost its data, a sink that refuses).

@@ -81,8 +81,8 @@ class Aheads:
         """What each lane of an attempt's first pass made; nothing where there was none, or nothing
         came of it.
 
-        Waits for it, as long as one tuple may take, or ``PATIENCE_S``. Those of windows before are
-        forgotten.
+        Waits for it, as long as one tuple may take, and ``PATIENCE_S`` at least. Those of windows
+        before are forgotten.
         """
         mine = self._begun.pop(job.plan.id, None)
         for attempt in list(self._begun):  # another thread may add to them
