@@ -69,12 +69,7 @@ def test_words_are_counted_once_whoever_dies_while_a_window_is_prepared(
     fed_windows = sealed = 0
     for number, kill in enumerate(kills):
         fed_windows += feed_windows(place, number, fed_windows, sealed + AHEAD, roots=roots)
-        environment = {"MILLRACE_CRASH_AT": kill, "MILLRACE_CRASH_DIR": str(place.marks)}
-        with running(place, environment=environment) as run:
-            run.until(lambda: kill.partition(":")[0] in place.fired(), kill, FIRE_S)  # noqa: B023
-            sealed = max(sealed, run.status().get("sealed", 0))
-        for mark in place.marks.iterdir():
-            mark.unlink()
+        sealed = max(sealed, run_into(place, kill))
     place.gate.touch()
     harness.run_to_end(place)
     fed = ledger.read_fed(place.texts)
@@ -95,18 +90,27 @@ def test_words_are_counted_once_whoever_dies_while_one_task_has_two_windows(
     fed_windows = sealed = 0
     for number, kill in enumerate(kills):
         fed_windows += feed_windows(place, number, fed_windows, sealed + AHEAD_AS_ONE, flaky=False)
-        environment = {"MILLRACE_CRASH_AT": kill, "MILLRACE_CRASH_DIR": str(place.marks)}
-        with running(place, environment=environment) as run:
-            run.until(lambda: kill.partition(":")[0] in place.fired(), kill, FIRE_S)  # noqa: B023
-            sealed = max(sealed, run.status().get("sealed", 0))
-        for mark in place.marks.iterdir():
-            mark.unlink()
+        sealed = max(sealed, run_into(place, kill))
     harness.run_to_end(place)
     texts = (path.read_text() for path in ledger.visible_files(place.texts))
     words = Counter(word for text in texts for word in text.split())
     totals = ledger.read_rows(place.sink("counts"))
     most = 0 if promise is Promise.EXACTLY_ONCE else 2 * len(kills) * WINDOW * feed.MOST_WORDS
     assert checker.check_totals(words, totals, promise, most=most) == []
+
+
+def run_into(place: Place, kill: str) -> int:
+    """Run until ``kill`` has fired, and end all of it; the last window that was told to be sealed.
+
+    The mark of the kill goes, so that the same point can fire again.
+    """
+    environment = {"MILLRACE_CRASH_AT": kill, "MILLRACE_CRASH_DIR": str(place.marks)}
+    with running(place, environment=environment) as run:
+        run.until(lambda: kill.partition(":")[0] in place.fired(), kill, FIRE_S)
+        sealed = int(run.status().get("sealed", 0))
+    for mark in place.marks.iterdir():
+        mark.unlink()
+    return sealed
 
 
 def feed_windows(

@@ -341,7 +341,8 @@ class RealPerformer:
             self._post(e.RunDied(action.id, error_text(error)))
 
     def _open(self, attempt: AttemptId, roots: int) -> None:
-        """Open an attempt in the log. Raises ``StateServerError``, ``FencedError``."""
+        """Open an attempt in the log. Raises ``StateServerError``, and ``FencedError``, which is
+        posted as well."""
         try:
             self._equipment.verdicts.open(attempt, roots)
         except FencedError as error:
