@@ -43,7 +43,7 @@ POINTS = {
     "worker.read": "a task has read its input",
     "worker.state-written": "a task's state objects are on their owners",
     "worker.staged": "a task's outputs are staged",
-    "worker.acked": "a task's ack message is in the log",
+    "worker.acked": "a task's ack message is in the log, or in the report that it returns",
     "acker.opened": "an acker has seen a window attempt open",
     "acker.folded": "an acker has folded a message",
     "acker.answered": "an acker has answered",

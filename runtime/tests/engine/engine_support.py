@@ -10,7 +10,7 @@ import json
 import socket
 import struct
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ from millrace.state.client import connect
 from millrace.state.servers import StateAccess
 from millrace.topology.load import parse
 from millrace.tracking.log import AckLog
-from millrace.tracking.message import decode
+from millrace.tracking.message import AckMessage, decode, read_carried
 from millrace_e2e.waiting import until
 
 IDLE_S = 60.0
@@ -246,17 +246,11 @@ class Windows:
     def judge(self, attempt: AttemptId, intent: Intent, excluded: set[int], winners) -> Verdict:
         values: dict[str, np.ndarray] = {}
         window: dict[str, int] = {}
-        for partition in range(SLICES):
-            key = self.log.slice_key(attempt, partition)
-            for entries in self.log.read({key: "0-0"}).values():
-                for _, fields in entries:
-                    if b"m" not in fields:
-                        continue  # the entry that begins the slice
-                    message = decode(fields[b"m"])
-                    if message.task in winners:
-                        self.fold(message, intent, partition, values)
-                        for edge, value in message.window_checks.items():
-                            window[edge] = window.get(edge, 0) ^ value
+        for partition, message in self.messages(attempt, winners.values()):
+            if message.task in winners:
+                self.fold(message, intent, partition, values)
+                for edge, value in message.window_checks.items():
+                    window[edge] = window.get(edge, 0) ^ value
         total = np.array(seeds(intent, excluded), np.uint64)
         broken: dict[str, set[int]] = {}
         for edge, net in values.items():
@@ -266,6 +260,18 @@ class Windows:
                 broken[edge] = set(np.flatnonzero(net).tolist())
         incomplete = set(np.flatnonzero(total).tolist()).union(*broken.values())
         return Verdict(incomplete, broken, {e: v for e, v in window.items() if v})
+
+    def messages(self, attempt: AttemptId, reports) -> Iterator[tuple[int, AckMessage]]:
+        """What the tasks said of each slice, in the log and in their reports."""
+        for partition in range(SLICES):
+            key = self.log.slice_key(attempt, partition)
+            for entries in self.log.read({key: "0-0"}).values():
+                for _, fields in entries:
+                    if b"m" in fields:  # else it is the entry that begins the slice
+                        yield partition, decode(fields[b"m"])
+        for report in reports:
+            for partition, text in report.acks:
+                yield partition, read_carried(text)
 
     def fold(self, message, intent, partition, values) -> None:
         mine = np.array(list(sequences(intent.window, partition, intent.roots, SLICES)), np.int64)

@@ -399,16 +399,20 @@ class Ahead:
         self.did: list[str] = []
         self.begun, self.may = threading.Event(), threading.Event()
         self.end: BaseException | None = None
+        self.one_task = False
         self.submits, self.ends, self.dies = threading.Event(), threading.Event(), False
         self.submits.set()
         self.ends.set()
 
-    def open(self, attempt: AttemptId, roots: int) -> None:
+    def as_one(self, roots: int) -> bool:
+        return self.one_task
+
+    def open(self, attempt: AttemptId, roots: int, one_task: bool) -> None:
         self.begun.set()
         self.may.wait(WAIT_S)
         if self.end is not None:
             raise self.end
-        self.did.append(f"open {attempt.window} with {roots}")
+        self.did.append(f"open {attempt.window} with {roots}" + (", one task" if one_task else ""))
 
     def forget(self, attempts: Any) -> None:
         self.did += [f"forget {one.window}" for one in attempts]
@@ -468,9 +472,10 @@ def settle(performer: RealPerformer) -> None:
 def test_what_was_prepared_is_announced_and_begun_before_its_turn(driver, ahead):
     performer, asked = ahead
     asked.may.set()
+    asked.one_task = True
     performer.perform(e.Prepare(next_plan(2), tracked=True))
     settle(performer)
-    assert asked.did == [f"open 2 with {LARGE}", "prepare 2"]
+    assert asked.did == [f"open 2 with {LARGE}, one task", "prepare 2"]
     performer.perform(e.Run(next_plan(2), prepared=True))
     assert driver[1].get(timeout=WAIT_S) == e.RunDone(next_plan(2).id, (1,), ())
     assert asked.did[2:] == ["run 2 behind first of 2"]
@@ -564,6 +569,9 @@ class Reading:
 
     def __init__(self, *ends: BaseException | None) -> None:
         self.ends = list(ends)
+
+    def as_one(self, roots: int) -> bool:
+        return True
 
     def run(self, plan: Any, first: Any, submitted: Any) -> AttemptResult:
         end = self.ends.pop(0)

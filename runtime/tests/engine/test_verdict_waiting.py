@@ -77,7 +77,7 @@ def test_slices_are_placed_by_as_many_virtual_nodes_as_were_declared(server, vir
     names = ("acker-0", "acker-1", "acker-2")
     made = Verdicts(stores, lambda: (">lines",), nobody, nobody, virtual_nodes)
     made.members(names)
-    made.open(ATTEMPT, 10)
+    made.open(ATTEMPT, 10, one_task=False)
     log = AckLog(connect(server.address, UID).redis, UID)
     entries = log.read({log.control_key: "0-0"})[log.control_key]
     told = [decode_control(fields) for _, fields in entries]
@@ -99,13 +99,13 @@ def test_ackers_that_could_not_be_told_of_are_told_of_with_what_comes_next(serve
     """Else a window would wait for ever for one that is gone."""
     asking, _, _ = verdicts
     redis = connect(server.address, UID).redis
-    asking.open(ATTEMPT, 10)
+    asking.open(ATTEMPT, 10, one_task=False)
     refuse(redis)
     asking.members(("acker-1",))
     relent(redis)
     assert set(owners_told(redis)[-1]) == {"acker-0"}
     if by == "window":
-        asking.open(replace(ATTEMPT, attempt=ATTEMPT.attempt + 1), 10)
+        asking.open(replace(ATTEMPT, attempt=ATTEMPT.attempt + 1), 10, one_task=False)
     else:
         asking.ask(CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ()))
     deadline_s = time.monotonic() + ANSWER_S
@@ -119,7 +119,7 @@ def test_slices_have_owners_though_an_answer_about_them_was_lost(server, verdict
     asking, _, _ = verdicts
     redis = connect(server.address, UID).redis
     asking.members(("acker-0", "acker-1", "acker-2"))
-    asking.open(ATTEMPT, 10)
+    asking.open(ATTEMPT, 10, one_task=False)
     asking.forget([ATTEMPT])
     append = AckLog.append_control
 
@@ -133,7 +133,7 @@ def test_slices_have_owners_though_an_answer_about_them_was_lost(server, verdict
     assert len(owners_told(redis)[-1]) == 4
     assert asking.ackers() == ()
     asking.members(("acker-0", "acker-1", "acker-2"))
-    asking.open(replace(ATTEMPT, attempt=ATTEMPT.attempt + 1), 10)
+    asking.open(replace(ATTEMPT, attempt=ATTEMPT.attempt + 1), 10, one_task=False)
     assert len(owners_told(redis)[-1]) == 6
     assert asking.ackers() == ("acker-0", "acker-1", "acker-2")
 
@@ -144,7 +144,7 @@ def test_owners_are_said_again_when_nobody_answers(server, verdicts):
     asking._silence_s = 0.0
     redis = connect(server.address, UID).redis
     asking.members(("acker-0", "acker-1", "acker-2"))
-    asking.open(ATTEMPT, 10)
+    asking.open(ATTEMPT, 10, one_task=False)
     late = SliceOwners.of(1, ("acker-0", "acker-1"), {ATTEMPT: 6})
     AckLog(redis, UID).append_control(1, late)
     asking.ask(CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ()))
@@ -164,7 +164,7 @@ def test_ackers_are_heard_of_while_spark_starts(server):
 
     made = Verdicts(stores, edges, nobody, nobody, 64)
     made.members(("acker-0",))
-    opening = threading.Thread(target=made.open, args=(ATTEMPT, 10))
+    opening = threading.Thread(target=made.open, args=(ATTEMPT, 10, False))
     opening.start()
     assert asked.wait(ANSWER_S)
     hearing = threading.Thread(target=made.members, args=(("acker-0", "acker-1"),))
@@ -192,20 +192,20 @@ def test_the_only_acker_may_go_while_the_log_is_begun(server, verdicts, monkeypa
         return reached(member)
 
     monkeypatch.setattr(asking._stores, "client", client)
-    asking.open(ATTEMPT, 10)
+    asking.open(ATTEMPT, 10, one_task=False)
     heard.join()
     monkeypatch.undo()
     asking.members(("acker-1",))
     assert set(owners_told(connect(server.address, UID).redis)[-1]) == {"acker-1"}
     asking.members(())
     with pytest.raises(StateServerError, match="no acker is alive; windows wait until one is"):
-        asking.open(replace(ATTEMPT, attempt=ATTEMPT.attempt + 1), 10)
+        asking.open(replace(ATTEMPT, attempt=ATTEMPT.attempt + 1), 10, one_task=False)
 
 
 def test_a_question_that_was_refused_is_put_again_until_it_is_answered(server, verdicts):
     asking, events, told = verdicts
     redis = connect(server.address, UID).redis
-    asking.open(ATTEMPT, 10)
+    asking.open(ATTEMPT, 10, one_task=False)
     marker = CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ())
     refuse(redis)
     asking.ask(marker)
@@ -229,7 +229,7 @@ def test_a_server_without_memory_takes_what_leads_to_a_verdict(server, verdicts)
     redis = connect(server.address, UID).redis
     redis.config_set("maxmemory", 1)
     log = AckLog(redis, UID)
-    asking.open(ATTEMPT, 10)
+    asking.open(ATTEMPT, 10, one_task=False)
     asking.members(("acker-0", "acker-1"))
     with pytest.raises(AckLogFullError, match=r"of 0\.0 MiB are used"):
         log.append(ATTEMPT, [(0, b"xors")])
@@ -245,7 +245,7 @@ def test_a_server_without_memory_takes_what_leads_to_a_verdict(server, verdicts)
 
 def test_a_server_that_went_before_the_verdict_is_told(server, verdicts):
     asking, _, told = verdicts
-    asking.open(ATTEMPT, 10)
+    asking.open(ATTEMPT, 10, one_task=False)
     marker = CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ())
     asking.ask(marker)
     server.kill()
@@ -268,7 +268,7 @@ def test_an_acker_that_is_gone_is_not_waited_for_though_nobody_says_so(server, v
     redis = connect(server.address, UID).redis
     asking.members(("acker-0", "acker-1", "acker-2"))
     there = [attend(server, name) for name in ("acker-0", "acker-2")]
-    asking.open(ATTEMPT, 10)
+    asking.open(ATTEMPT, 10, one_task=False)
     assert set(owners_told(redis)[-1]) == {"acker-0", "acker-1", "acker-2"}
     asking.ask(CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ()))
     until(lambda: set(owners_told(redis)[-1]) == {"acker-0", "acker-2"}, "others judge", ANSWER_S)
@@ -276,7 +276,7 @@ def test_an_acker_that_is_gone_is_not_waited_for_though_nobody_says_so(server, v
     log.answer(ATTEMPT, [Verdict(ATTEMPT, (p,), 0, (), True) for p in range(18)])
     assert isinstance(events.get(timeout=ANSWER_S), e.VerdictGiven)
     there.append(attend(server, "acker-1"))
-    asking.open(replace(ATTEMPT, attempt=ATTEMPT.attempt + 1), 10)
+    asking.open(replace(ATTEMPT, attempt=ATTEMPT.attempt + 1), 10, one_task=False)
     assert set(owners_told(redis)[-1]) == {"acker-0", "acker-1", "acker-2"}
 
 
@@ -291,7 +291,7 @@ def test_while_it_is_not_known_who_is_there_nobody_counts_as_gone(server, verdic
         assert AckLog(redis, UID).attending() == {"acker-0"}
         redis.execute_command("ACL", "SETUSER", "default", "-client|list")
         assert AckLog(there, UID).attending() is None
-    asking.open(ATTEMPT, 10)
+    asking.open(ATTEMPT, 10, one_task=False)
     asking.ask(CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ()))
     assert "no answer yet from acker-0, acker-1; " in told.get(timeout=ANSWER_S).text
     assert set(owners_told(redis)[-1]) == {"acker-0", "acker-1"}
@@ -315,7 +315,7 @@ def test_an_acker_that_may_have_no_name_is_served_without_one(server):
 
 def test_of_two_threads_that_place_slices_the_last_word_counts(server, verdicts, monkeypatch):
     asking, _, _ = verdicts
-    asking.open(ATTEMPT, 10)
+    asking.open(ATTEMPT, 10, one_task=False)
     told, within, go_on = AckControl.set_ackers, threading.Event(), threading.Event()
 
     def slow(control, names):
@@ -346,7 +346,7 @@ def test_ackers_that_do_not_answer_are_named(server):
     told: queue.SimpleQueue[e.Notify] = queue.SimpleQueue()
     asking = Verdicts(stores, lambda: (">lines",), nobody, told.put, 64, silence_s=0.0)
     asking.members(("acker-0", "acker-1", "acker-2"))
-    asking.open(ATTEMPT, 10)
+    asking.open(ATTEMPT, 10, one_task=False)
     log = AckLog(connect(server.address, UID).redis, UID)
     owners = owners_told(connect(server.address, UID).redis)[-1]
     theirs = [p for p, owner in enumerate(owners) if owner == "acker-1"]
@@ -361,7 +361,7 @@ def test_ackers_that_do_not_answer_are_named(server):
 def test_a_log_that_is_lost_before_the_question_is_told(server, verdicts):
     asking, events, _ = verdicts
     redis = connect(server.address, UID).redis
-    asking.open(ATTEMPT, 10)
+    asking.open(ATTEMPT, 10, one_task=False)
     redis.delete(AckLog(redis, UID).control_key)
     asking.ask(CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ()))
     assert events.get(timeout=ANSWER_S) == e.VerdictLost(ATTEMPT)
@@ -371,7 +371,7 @@ def test_a_verdict_that_cannot_be_read_stops_the_driver(server, verdicts):
     """No further attempt would fare better, and nobody must wait for ever."""
     asking, events, _ = verdicts
     redis = connect(server.address, UID).redis
-    asking.open(ATTEMPT, 10)
+    asking.open(ATTEMPT, 10, one_task=False)
     asking.ask(CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ()))
     key = AckLog(redis, UID).verdict_key(ATTEMPT)
     redis.xadd(key, {"0": '{"format": 99, "value": {}}'})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -38,7 +39,7 @@ from millrace.protocol.types import (
     TaskId,
     Verdict,
 )
-from millrace.simulate.parts.plainfold import PlainFold, PlainMessage
+from millrace.simulate.parts.plainfold import PlainFold, PlainMessage, carried, read_carried
 
 LINES = source_edge("lines")
 SPLIT, AUDIT, WORDS = (
@@ -74,6 +75,8 @@ class History:
     losers: list[Event] = field(default_factory=list)
     excluded: frozenset[int] = frozenset()
     slices: int = TRACKING_PARTITIONS
+    carried: frozenset[TaskId] = frozenset()
+    """Winners whose messages the close marker has, and no stream."""
 
     def opened(self) -> Open:
         return Open(self.attempt, self.intent.roots, EDGES, self.slices)
@@ -102,9 +105,27 @@ class History:
             if message.task in wrote:
                 wrote[message.task].append(message.partition)
         winners = tuple((task, tuple(parts)) for task, parts in wrote.items())
-        return CloseMarker(
-            self.attempt, self.intent, self.excluded, winners, ((0, self.intent.roots),)
+        acks = tuple(
+            (message.partition, carried(message))
+            for message in self.messages()
+            if message.task in self.carried
         )
+        read = ((0, self.intent.roots),)
+        return CloseMarker(self.attempt, self.intent, self.excluded, winners, read, acks=acks)
+
+    def written(self) -> list[PlainMessage]:
+        """The messages that are in no marker."""
+        return [message for message in self.messages() if message.task not in self.carried]
+
+    def carrying(self, rng: random.Random) -> History:
+        """The same, but that the marker has the messages of some winners, of all, or of none."""
+        share = rng.choice((0.0, 0.5, 1.0))
+        return carrying(self, [task for task in self.winners if rng.random() < share])
+
+
+def carrying(what: History, tasks: Iterable[TaskId] | None = None) -> History:
+    """With the messages of these winners in the marker, of all where none is named."""
+    return replace(what, carried=frozenset(what.winners if tasks is None else tasks))
 
 
 def history(seed: int, roots: int, tasks: int = 3, window: int = 5) -> History:
@@ -166,7 +187,7 @@ class Acker:
         self.restart()
 
     def restart(self) -> None:
-        self.machine = acker.AckerMachine[PlainMessage](self.name, PlainFold)
+        self.machine = acker.AckerMachine[PlainMessage](self.name, PlainFold, read_carried)
         self.control_at = 0
         self.at: dict[tuple[AttemptId, int], int] = {}
         self.pending: list[acker.AckerAction] = []
@@ -219,10 +240,10 @@ def settle(rng: random.Random, *ackers: Acker) -> None:
 
 def judge(what: History, rng: random.Random, log: Log | None = None) -> Verdict:
     """The verdict of a single acker that reads everything, in an order that ``rng`` says."""
-    log = log or Log()
+    log, what = log or Log(), what.carrying(rng)
     one = Acker("a", log)
     log.control += [SliceOwners.of(2, ["a"], {what.attempt: what.slices}), what.opened()]
-    messages = what.messages()
+    messages = what.written()
     rng.shuffle(messages)
     for message in messages:
         log.append(message)
@@ -410,12 +431,12 @@ def test_changes_and_crashes_give_the_same_verdict(
     what.events = [event for event in what.events if keep.random() < 0.99]
     what.losers = [replace(e, task=TaskId(1, 0, 77)) for e in what.events if keep.random() < 0.1]
     expected = judge(what, random.Random(0))
-    log = Log()
+    log, what = Log(), what.carrying(rng)
     names = ["a", "b", "c"]
     ackers = [Acker(name, log) for name in [*names, "a"]]
     live = {what.attempt: slices}
     log.control += [(members := SliceOwners.of(2, names[:1], live)), what.opened()]
-    todo: list[PlainMessage | CloseMarker] = [*what.messages()]
+    todo: list[PlainMessage | CloseMarker] = [*what.written()]
     rng.shuffle(todo)
     todo.append(what.marker())
     while todo:
@@ -466,7 +487,7 @@ def test_an_acker_without_a_share_answers_nothing() -> None:
 
 
 def test_how_many_slices_an_acker_owns_is_of_attempts_that_open_now() -> None:
-    machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
+    machine = acker.AckerMachine[PlainMessage]("a", PlainFold, read_carried)
     assert machine.slices_owned == 0
     owners = SliceOwners.of(2, ["a"])
     machine.control(owners)
@@ -496,7 +517,7 @@ def test_who_takes_over_after_the_close_answers_for_all() -> None:
 
 
 def test_what_is_not_held_has_no_phase_and_takes_no_message() -> None:
-    machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
+    machine = acker.AckerMachine[PlainMessage]("a", PlainFold, read_carried)
     what = history(1, 5)
     assert machine.reading(what.attempt, 0) is None
     for message in what.messages():
@@ -508,7 +529,7 @@ def test_what_is_not_held_has_no_phase_and_takes_no_message() -> None:
 
 
 def test_a_slice_without_roots_is_followed_only_for_the_windows_own_tree() -> None:
-    machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
+    machine = acker.AckerMachine[PlainMessage]("a", PlainFold, read_carried)
     opened = history(1, 5).opened()
     machine.control(opened)
     followed = machine.control(SliceOwners.of(2, ["a"], {opened.id: opened.slices}))
@@ -517,14 +538,20 @@ def test_a_slice_without_roots_is_followed_only_for_the_windows_own_tree() -> No
     ]
 
 
-def closed(what: History, *messages: PlainMessage) -> tuple[acker.AckerMachine[PlainMessage], int]:
-    """A machine that has been handed these messages of a small window, and its close marker."""
-    machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
+def holding(what: History, *messages: PlainMessage) -> tuple[acker.AckerMachine[PlainMessage], int]:
+    """A machine that has been handed these messages of a small window."""
+    machine = acker.AckerMachine[PlainMessage]("a", PlainFold, read_carried)
     home = check_partition(what.attempt.window, TRACKING_PARTITIONS)
     machine.control(SliceOwners.of(2, ["a"]))
     machine.control(what.opened())
     for number, message in enumerate(messages):
         machine.message(home, str(number), message)
+    return machine, home
+
+
+def closed(what: History, *messages: PlainMessage) -> tuple[acker.AckerMachine[PlainMessage], int]:
+    """The same, and its close marker."""
+    machine, home = holding(what, *messages)
     machine.control(what.marker())
     return machine, home
 
@@ -536,6 +563,130 @@ def lost(what: History) -> list[acker.AckerAction]:
 
 
 LOSER = TaskId(0, 0, 99)
+
+
+def closing(
+    machine: acker.AckerMachine[PlainMessage], marker: CloseMarker
+) -> list[acker.AckerAction]:
+    """What comes of a close marker for the slice that has all roots."""
+    home = check_partition(marker.id.window, TRACKING_PARTITIONS)
+    return [
+        one
+        for one in machine.control(marker)
+        if (one.verdict.partitions if isinstance(one, acker.Answer) else (one.partition,))
+        == (home,)
+    ]
+
+
+def verdict_of(actions: Sequence[acker.AckerAction]) -> Verdict:
+    (_, answer) = actions
+    assert isinstance(answer, acker.Answer)
+    return answer.verdict
+
+
+def test_what_the_close_marker_carries_is_judged_at_once() -> None:
+    what = carrying(history(1, 5))
+    machine, _ = holding(what)
+    verdict = verdict_of(closing(machine, what.marker()))
+    assert (verdict.complete, verdict.incomplete, verdict.window_complete) == (5, (), True)
+
+
+def test_a_root_that_broke_is_found_in_what_the_marker_carries() -> None:
+    what = carrying(history(1, 5))
+    what.events = [event for event in what.events if event.edge != LINES or event.root != 3]
+    machine, home = holding(what)
+    assert closing(machine, what.marker()) == [acker.Reread(what.attempt, home, ())]
+    verdict = verdict_of(machine.reread(what.attempt, home, ()))
+    assert [(root.sequence, root.processor) for root in verdict.incomplete] == [(3, "lines")]
+
+
+def test_what_was_read_of_a_slice_counts_no_more_where_the_marker_carries_all() -> None:
+    """A loser's message, one that makes no sense, and a winner's own: which of them has been read
+    by now is chance, and the answer must not depend on it."""
+    what = carrying(history(1, 5))
+    home = check_partition(what.attempt.window, TRACKING_PARTITIONS)
+    loser = PlainMessage(what.attempt, LOSER, home, {LINES: {0: 7}})
+    senseless = replace(what.messages()[0], nets={"lines>nobody": {0: 1}})
+    for read in ([loser], [senseless], [loser, *what.messages()]):
+        machine, _ = holding(what, *read)
+        verdict = verdict_of(closing(machine, what.marker()))
+        assert (verdict.complete, verdict.window_complete) == (5, True)
+
+
+def test_what_the_marker_does_not_carry_is_still_read() -> None:
+    whole = history(1, 5)
+    what = carrying(whole, whole.winners[:2])
+    machine, home = holding(what)
+    assert closing(machine, what.marker()) == [acker.Drain(what.attempt, home)]
+    for number, message in enumerate(what.written()):
+        machine.message(home, str(number), message)
+    assert verdict_of(machine.drained(what.attempt, home)).complete == 5
+
+
+def test_a_message_that_is_carried_and_in_the_log_counts_once() -> None:
+    whole = history(1, 5)
+    what = carrying(whole, whole.winners[:2])
+    for before in ([], what.messages()):
+        machine, home = holding(what, *before)
+        closing(machine, what.marker())
+        for number, message in enumerate(what.messages()):
+            machine.message(home, str(number), message)
+        verdict = verdict_of(machine.drained(what.attempt, home))
+        assert (verdict.complete, verdict.window_complete) == (5, True)
+
+
+def changed(text: str, **changes: object) -> str:
+    message = read_carried(text)
+    assert message is not None
+    return carried(replace(message, **changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda text: text[:-9],
+        lambda text: "",
+        lambda text: changed(text, attempt=AttemptId(2, 5, 2)),
+        lambda text: changed(text, partition=9),
+        lambda text: changed(text, task=LOSER),
+        lambda text: changed(text, nets={"lines>nobody": {0: 1}}),
+    ],
+)
+def test_a_carried_message_that_is_none_of_its_winners_blames_no_root(
+    spoil: Callable[[str], str],
+) -> None:
+    what = carrying(history(1, 5))
+    machine, home = holding(what)
+    marker = what.marker()
+    (slice_, text), *rest = marker.acks
+    actions = closing(machine, replace(marker, acks=((slice_, spoil(text)), *rest)))
+    if actions == [acker.Drain(what.attempt, home)]:
+        actions = machine.drained(what.attempt, home)
+    assert actions == lost(what)
+
+
+def test_a_task_that_lost_is_not_heard_though_the_marker_carries_it() -> None:
+    what = carrying(history(1, 5))
+    home = check_partition(what.attempt.window, TRACKING_PARTITIONS)
+    loser = PlainMessage(what.attempt, LOSER, home, {LINES: {0: 7}})
+    marker = what.marker()
+    machine, _ = holding(what)
+    both = replace(marker, acks=((home, carried(loser)), *marker.acks))
+    assert verdict_of(closing(machine, both)).complete == 5
+
+
+def test_who_takes_over_after_the_close_has_what_the_marker_carried() -> None:
+    what = carrying(history(3, 300))
+    log = Log()
+    heir = Acker("b", log)
+    log.control += [SliceOwners.of(2, ["a"]), what.opened(), what.marker()]
+    settle(random.Random(0), heir)
+    assert log.answers == []
+    log.control.append(SliceOwners.of(2, ["b"], {what.attempt: what.slices}))
+    settle(random.Random(0), heir)
+    verdict = acker.merge_verdicts(log.answers, TRACKING_PARTITIONS)
+    assert verdict is not None
+    assert (verdict.complete, verdict.window_complete) == (300, True)
 
 
 def test_steps_that_nobody_waits_for_change_nothing() -> None:
@@ -592,7 +743,7 @@ def test_nothing_is_folded_any_more_while_losers_are_undone() -> None:
     home = check_partition(what.attempt.window, TRACKING_PARTITIONS)
     silent = TaskId(2, 0, 1)
     loser = PlainMessage(what.attempt, LOSER, home, {LINES: {0: 7}})
-    machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
+    machine = acker.AckerMachine[PlainMessage]("a", PlainFold, read_carried)
     machine.control(SliceOwners.of(2, ["a"]))
     machine.control(what.opened())
     for number, message in enumerate((loser, *what.messages())):
@@ -623,7 +774,7 @@ def test_a_task_whose_first_message_made_no_sense_is_not_believed_later() -> Non
 
 
 def test_who_loses_a_slice_stops_reading_it() -> None:
-    machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
+    machine = acker.AckerMachine[PlainMessage]("a", PlainFold, read_carried)
     machine.control(SliceOwners.of(2, ["a"]))
     opened = history(1, 300).opened()
     slices = [check_partition(5, TRACKING_PARTITIONS), check_partition(5, TRACKING_PARTITIONS) + 1]
@@ -657,7 +808,7 @@ def test_a_winner_that_was_refused_where_none_was_expected_counts_as_lost() -> N
 
 
 def test_only_slices_with_roots_are_followed() -> None:
-    machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
+    machine = acker.AckerMachine[PlainMessage]("a", PlainFold, read_carried)
     machine.control(SliceOwners.of(2, ["a"]))
     opened = history(1, 100).opened()
     assert machine.control(opened) == [
@@ -671,7 +822,7 @@ def test_only_slices_with_roots_are_followed() -> None:
 
 
 def test_forget_lets_go() -> None:
-    machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
+    machine = acker.AckerMachine[PlainMessage]("a", PlainFold, read_carried)
     machine.control(SliceOwners.of(2, ["a"]))
     opened = history(1, 100).opened()
     machine.control(opened)
@@ -684,7 +835,7 @@ def test_forget_lets_go() -> None:
 
 def test_members_name_what_is_alive() -> None:
     """What was trimmed out of the control stream unseen is forgotten all the same."""
-    machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
+    machine = acker.AckerMachine[PlainMessage]("a", PlainFold, read_carried)
     machine.control(SliceOwners.of(2, ["a"]))
     old, new = history(1, 9).opened(), replace(history(1, 9).opened(), id=AttemptId(2, 6, 1))
     machine.control(old)
@@ -694,7 +845,7 @@ def test_members_name_what_is_alive() -> None:
 
 
 def test_a_new_execution_ends_the_older_ones_attempts() -> None:
-    machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
+    machine = acker.AckerMachine[PlainMessage]("a", PlainFold, read_carried)
     machine.control(SliceOwners.of(2, ["a"]))
     old = history(1, 9).opened()
     machine.control(old)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import redis
 from trackingparts import Server
@@ -294,6 +296,69 @@ def test_a_window_of_many_roots_is_told_at_once(log: AckLog, quiet: AckControl) 
     quiet.open(attempt(1), 5)
     quiet.open(attempt(2), EARLY_ROOTS)
     assert entries(log)[1:] == [Open(attempt(2), EARLY_ROOTS, EDGES, TRACKING_PARTITIONS)]
+
+
+def test_a_window_of_one_task_is_told_with_its_end_however_many_roots_it_has(
+    log: AckLog, quiet: AckControl
+) -> None:
+    """Nothing of it can be folded before; and each acker has one slice of it."""
+    quiet.set_ackers(["a", "b", "c"])
+    quiet.open(attempt(1), EARLY_ROOTS, one_task=True)
+    assert [type(entry) for entry in entries(log)] == [SliceOwners]
+    quiet.close(closed(1))
+    assert entries(log)[1:] == [Open(attempt(1), EARLY_ROOTS, EDGES, 3), closed(1)]
+
+
+CARRIED = ((0, "bWVzc2FnZQ=="), (3, ""))
+
+
+def test_what_a_close_marker_carries_is_read_with_it(log: AckLog, quiet: AckControl) -> None:
+    quiet.open(attempt(1), 5)
+    quiet.close(marker := replace(closed(1), acks=CARRIED))
+    assert entries(log)[-1] == marker
+
+
+def test_what_is_over_and_carried_all_is_deleted_as_the_next_is_opened(
+    client: redis.Redis, log: AckLog, quiet: AckControl
+) -> None:
+    quiet.open(attempt(1), 5)
+    quiet.close(replace(closed(1), acks=CARRIED))
+    quiet.forget([attempt(1)])
+    quiet.forget([attempt(1)])
+    quiet.open(attempt(2), 5)
+    left = [log.verdict_key(attempt(1)), log.slice_key(attempt(1), 0)]
+    assert not any(client.exists(key) for key in left)
+    assert [type(entry) for entry in entries(log)[1:]] == [Open]
+    log.append(attempt(2), [(0, b"one")])
+    quiet.close(closed(2))
+    quiet.forget([attempt(2)])
+    assert not client.exists(log.slice_key(attempt(2), 0)), "its tasks wrote to the log"
+
+
+def test_few_attempts_that_are_over_wait_for_the_next(
+    client: redis.Redis, log: AckLog, quiet: AckControl
+) -> None:
+    numbers = range(1, 9)
+    for number in numbers:
+        quiet.open(attempt(number), 5)
+        quiet.close(replace(closed(number), acks=CARRIED))
+    quiet.forget([attempt(number) for number in numbers])
+    kept = [number for number in numbers if client.exists(log.verdict_key(attempt(number)))]
+    assert kept == [1, 2, 3, 4]
+    quiet.open(attempt(9), 5)
+    assert not any(client.exists(log.verdict_key(attempt(number))) for number in numbers)
+
+
+def test_what_waits_to_be_deleted_is_so_where_the_log_was_lost(
+    client: redis.Redis, log: AckLog, quiet: AckControl
+) -> None:
+    quiet.open(attempt(1), 5)
+    quiet.close(replace(closed(1), acks=CARRIED))
+    quiet.forget([attempt(1)])
+    client.delete(log.control_key)
+    quiet.open(attempt(2), 5)
+    assert not client.exists(log.verdict_key(attempt(1)))
+    assert [type(entry) for entry in entries(log)] == [SliceOwners]
 
 
 def test_each_acker_has_one_slice_of_a_window_of_few_roots(log: AckLog, quiet: AckControl) -> None:

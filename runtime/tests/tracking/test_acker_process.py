@@ -24,8 +24,8 @@ from millrace.protocol.types import AttemptId, CloseMarker, FailedRoot, TaskId, 
 from millrace.tracking import log as tracking_log
 from millrace.tracking import process
 from millrace.tracking.control import EARLY_ROOTS, AckControl
-from millrace.tracking.log import AckLog, AckLogLostError, Entry
-from millrace.tracking.message import AckMessage, Net, Seeds, encode
+from millrace.tracking.log import OPENED, AckLog, AckLogLostError, Entry
+from millrace.tracking.message import AckMessage, Net, Seeds, carried, decode, encode
 from millrace.tracking.process import ANSWER_ROOTS, Acker, connect
 from millrace_e2e.waiting import until
 
@@ -130,6 +130,57 @@ def test_kill_after_the_answer_answers_the_same_again(
         found = log.read({key: last}, block_s=PATIENCE_S)  # type: ignore[assignment]
     assert [fields for _, fields in log.read({key: "0-0"})[key][1:]] == [before, before]
     assert log.wait_verdict(good.attempt, TRACKING_PARTITIONS, PATIENCE_S) == complete(good)
+
+
+def carrying(one: TrackedWindow, count: int | None = None) -> CloseMarker:
+    """The close marker with the first ``count`` of the winners' messages, or all of them."""
+    told = [message for some in one.messages() for message in some]
+    marker = one.marker()
+    winners = {task for task, _ in marker.winners}
+    said = [(p, data) for p, data in told if decode(data).task in winners]
+    return replace(marker, acks=tuple((p, carried(data)) for p, data in said[:count]))
+
+
+@pytest.mark.parametrize("crash", ["", "acker.opened", "acker.folded:1", "acker.answered"])
+def test_windows_whose_marker_carries_all_are_judged(
+    server: Server, uid: str, ackers: Ackers, log: AckLog, quiet: AckControl, crash: str
+) -> None:
+    """Nobody writes to a slice, whenever the acker dies."""
+    first = ackers.start(server, uid, "acker-0", crash)
+    good, bad = window(1, 5000, slices=1), window(2, 5000, lost_word=42, slices=1)
+    for one, verdict in ((good, complete(good)), (bad, broken(bad, 42))):
+        quiet.open(one.attempt, one.roots, one_task=True)
+        quiet.close(carrying(one))
+        if crash:
+            assert first.wait(PATIENCE_S) == -signal.SIGKILL
+            ackers.start(server, uid)
+            crash = ""
+        assert log.wait_verdict(one.attempt, 1, PATIENCE_S) == verdict
+        assert log.read({log.slice_key(one.attempt, 0): OPENED}) == {}
+        quiet.forget([one.attempt])
+
+
+def test_what_the_marker_lacks_comes_from_the_log(
+    server: Server, uid: str, ackers: Ackers, log: AckLog, quiet: AckControl
+) -> None:
+    ackers.start(server, uid)
+    bad = window(1, 5000, lost_word=42, slices=1)
+    quiet.open(bad.attempt, bad.roots)
+    for messages in bad.messages():
+        log.append(bad.attempt, messages)
+    assert quiet.judge(carrying(bad, 1), PATIENCE_S) == broken(bad, 42)
+
+
+def test_a_marker_that_was_damaged_on_its_way_blames_no_root(
+    server: Server, uid: str, ackers: Ackers, log: AckLog, quiet: AckControl
+) -> None:
+    ackers.start(server, uid)
+    for number, text in enumerate(("", "?", carried(b"MA"), carried(b"MA" + bytes(99)))):
+        one = window(number + 1, 300, slices=1)
+        marker = carrying(one)
+        quiet.open(one.attempt, one.roots)
+        found = quiet.judge(replace(marker, acks=((0, text), *marker.acks[1:])), PATIENCE_S)
+        assert found == Verdict(one.attempt, (0,), 0, (), False)
 
 
 @pytest.fixture

@@ -25,7 +25,6 @@ from millrace.homes.settings import PASSWORD_VARIABLE
 from millrace.local.files import write_json
 from millrace.logs import stacks
 from millrace.logs.repeats import quiet_repeats
-from millrace.protocol.acker import AckerMachine
 from millrace.protocol.acklog import Open, roots_of
 from millrace.protocol.types import CloseMarker, Member
 from millrace.redisserver import open_client
@@ -110,9 +109,9 @@ class LocalAcker(Acker):
     def restart(self) -> None:
         super().restart()
         self.figures.readings += 1
-        self.machine = AckerMachine[AckMessage](
-            self.name, lambda opened, partition: MeasuredFold(opened, partition, self.figures)
-        )
+
+    def fold(self, opened: Open, partition: int) -> MeasuredFold:
+        return MeasuredFold(opened, partition, self.figures)
 
     def step(self, block_s: float = _LOOK_S) -> bool:
         at = self._where()

@@ -5,13 +5,15 @@ and the simulator drive this very code. One *slice* is (window attempt, tracking
 
     FOLLOWING --close--> DRAINING --drained, losers folded--> UNDOING --reread--> judge
                              \\------drained, only winners------------------------> judge
+    FOLLOWING --close that carries the message of every winner-------------------> judge
     judge: a winner's message is missing, or every root is complete --> ANSWERED
     judge: some roots are not complete --> LOCATING --reread--> ANSWERED
 
 Crash rule: nothing here outlives the process. An acker that starts, or has lost its connection,
 reads the control stream and the open attempts' slices from the beginning and comes to the same
 answers, since an answer is a function of the log alone: of the messages that winners had appended
-before the close marker, the first of each task, in whatever order.
+before the close marker, or that it carries, the first of each task, in whatever order. Where it
+carries those of all winners to a slice, nothing else of that slice is looked at.
 
 A message that should be there and is not (``Fold.accepts`` refused it, or the log lost it) blames
 no root: the answer is "nothing complete, nothing blamed, window not complete", on which the
@@ -20,7 +22,7 @@ driver runs a new attempt.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import cache
@@ -107,9 +109,14 @@ class _Slice(Generic[M]):
     fold: Fold[M]
     reading: Reading = Reading.FOLLOWING
     folded: dict[TaskId, str] = field(default_factory=dict)
+    carried: dict[TaskId, M] = field(default_factory=dict)
     refused: set[TaskId] = field(default_factory=set)
     checks: dict[str, int] = field(default_factory=dict)
     trace: Trace[M] | None = None
+
+    def knows(self, task: TaskId) -> bool:
+        """Whether a message of the task has come."""
+        return task in self.folded or task in self.carried or task in self.refused
 
     def apply(self, message: M) -> None:
         self.fold.apply(message)
@@ -125,13 +132,22 @@ class _Attempt(Generic[M]):
     winners: Mapping[TaskId, frozenset[int]] = field(default_factory=dict)
     slices: dict[int, _Slice[M]] = field(default_factory=dict)
 
+    def expected(self, partition: int) -> set[TaskId]:
+        """The winners that say that they have a message for a slice."""
+        return {task for task, parts in self.winners.items() if partition in parts}
+
+
+ReadCarried = Callable[[str], M | None]
+"""Reads a message that a close marker carries; ``None`` for one that makes no sense."""
+
 
 class AckerMachine(Generic[M]):
     """One acker, known by its name in the entries of slice owners."""
 
-    def __init__(self, name: str, make_fold: MakeFold[M]) -> None:
+    def __init__(self, name: str, make_fold: MakeFold[M], read_carried: ReadCarried[M]) -> None:
         self.name = name
         self._make_fold = make_fold
+        self._read_carried = read_carried
         self._attempts: dict[AttemptId, _Attempt[M]] = {}
         self._owned: dict[int, frozenset[int]] = {}
         self._execution = 0
@@ -193,8 +209,7 @@ class AckerMachine(Generic[M]):
         actions: list[AckerAction] = []
         for partition in sorted(self.owned(held.opened.slices)):
             if partition in held.slices:
-                held.slices[partition].reading = Reading.DRAINING
-                actions.append(Drain(marker.id, partition))
+                actions += self._closed(held, partition)
             else:
                 actions.append(_nothing_to_judge(marker.id, partition))
         return actions
@@ -234,11 +249,44 @@ class AckerMachine(Generic[M]):
         closed = held.marker is not None
         if partition not in held.read:
             return [_nothing_to_judge(attempt, partition)] if closed else []
-        part = held.slices[partition] = _Slice(self._make_fold(held.opened, partition))
+        held.slices[partition] = _Slice(self._make_fold(held.opened, partition))
         if not closed:
             return [Follow(attempt, partition)]
+        return [Follow(attempt, partition), *self._closed(held, partition)]
+
+    def _closed(self, held: _Attempt[M], partition: int) -> list[AckerAction]:
+        """Judge a slice of a closed attempt, once what counts is read."""
+        attempt, part = held.opened.id, held.slices[partition]
+        messages = list(self._carried(held, partition))
+        expected = held.expected(partition)
+        alone = bool(expected) and expected <= {message.task for message in messages}
+        if alone and (part.folded or part.refused):
+            part = self._anew(held, partition)
         part.reading = Reading.DRAINING
-        return [Follow(attempt, partition), Drain(attempt, partition)]
+        for message in messages:
+            if part.knows(message.task):
+                continue
+            if not part.fold.accepts(message):
+                part.refused.add(message.task)
+                continue
+            part.carried[message.task] = message
+            part.apply(message)
+        return self.drained(attempt, partition) if alone else [Drain(attempt, partition)]
+
+    def _anew(self, held: _Attempt[M], partition: int) -> _Slice[M]:
+        """A slice of which nothing counts that was read so far."""
+        part = held.slices[partition] = _Slice(self._make_fold(held.opened, partition))
+        return part
+
+    def _carried(self, held: _Attempt[M], partition: int) -> Iterator[M]:
+        """Messages of winners to a slice that the close marker brings along."""
+        assert held.marker is not None
+        for slice_, text in held.marker.acks:
+            message = self._read_carried(text) if slice_ == partition else None
+            if message is None or (message.attempt, message.partition) != (held.opened.id, slice_):
+                continue
+            if message.task in held.winners:
+                yield message
 
     # -- messages
 
@@ -254,7 +302,7 @@ class AckerMachine(Generic[M]):
         if part.reading not in _TAKING:
             return
         loser = held.marker is not None and message.task not in held.winners
-        if loser or message.task in part.folded or message.task in part.refused:
+        if loser or part.knows(message.task):
             return
         if not part.fold.accepts(message):
             part.refused.add(message.task)
@@ -306,14 +354,16 @@ class AckerMachine(Generic[M]):
 
     def _judge(self, held: _Attempt[M], partition: int, part: _Slice[M]) -> list[AckerAction]:
         assert held.marker is not None
-        expected = {task for task, parts in held.winners.items() if partition in parts}
-        if not expected <= part.folded.keys() or part.refused & held.winners.keys():
+        counted = part.folded.keys() | part.carried.keys()
+        if not held.expected(partition) <= counted or part.refused & held.winners.keys():
             return self._answer_lost(held, partition, part)
         part.fold.seed(held.marker)
         if not part.fold.incomplete():
             return self._answer(held, partition, part, ())
         part.reading = Reading.LOCATING
         part.trace = part.fold.trace(held.marker)
+        for message in part.carried.values():
+            part.trace.add(message)
         return [Reread(held.opened.id, partition, tuple(part.folded.values()))]
 
     def _answer(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from millrace.protocol.types import TaskId, TaskReport
+from millrace.protocol.types import CarriedAcks, TaskId, TaskReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,9 @@ class Winners:
 
     def holes(self) -> tuple[tuple[int, int], ...]:
         return tuple(sorted(run for report in self.reports for run in report.holes))
+
+    def acks(self) -> CarriedAcks:
+        return tuple(ack for report in self.reports for ack in report.acks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 Each entry wakes every acker. So what they need not know yet goes with the next one: that an attempt
 is over, and that one of few roots is open, of which there is little to read before it is closed.
+What is over is deleted as the next attempt is opened, where its close marker carried what its tasks
+said: next to nothing is left of it.
 
 An acker that starts reads the control stream from its first entry. So the entry that names the
 owners of the slices is added again from time to time, with the attempts that are still open, and
@@ -26,27 +28,33 @@ from millrace.protocol.acklog import (
 )
 from millrace.protocol.types import AttemptId, CloseMarker, Verdict
 from millrace.ring import DEFAULT_VIRTUAL_NODES, diff
-from millrace.tracking.log import AckLog, AckLogLostError, moment_of
+from millrace.tracking.log import AckLog, AckLogLostError, Leftover, moment_of
 
 log = logging.getLogger(__name__)
 
 EARLY_ROOTS = 1 << 18
 """Of an attempt with so many roots ackers hear at once, and fold what its tasks say while others
-work. A smaller one is told with its end, and each acker has one slice of it."""
+work. A smaller one, and one of a single task, is told with its end, and each acker has one slice of
+it."""
 
 RENEW_AFTER_OPENS = 64
 """Windows after which the owners entry is added again, so that older entries can go."""
+
+_MOST_LEFT = 4
+"""Attempts that are over and wait for the next one to be deleted."""
 
 
 @dataclass(slots=True)
 class _Held:
     """An attempt of this execution until it is over. ``said`` is the id of the entry that told of
-    it, ``closes`` are those of its close markers; it is not ``open`` once its log is lost."""
+    it, ``closes`` are those of its close markers, the last of which ``carried`` what tasks said, or
+    did not; it is not ``open`` once its log is lost."""
 
     entry: Open
     open: bool = False
     said: str | None = None
     closes: list[str] = field(default_factory=list)
+    carried: bool = False
 
 
 class AckControl:
@@ -76,6 +84,7 @@ class AckControl:
         self._told: tuple[str, ...] = ()
         self._held: dict[AttemptId, _Held] = {}
         self._over: dict[AttemptId, ForgetAttempt] = {}
+        self._left: dict[AttemptId, Leftover] = {}
         self._opens = 0
         self._lock = threading.Lock()
 
@@ -115,23 +124,27 @@ class AckControl:
         with self._lock:
             self._renew(self._begun())
 
-    def open(self, attempt: AttemptId, roots: int) -> None:
+    def open(self, attempt: AttemptId, roots: int, one_task: bool = False) -> None:
         """Begin a window attempt with this many roots in its intent.
 
-        A log that was lost as a whole is begun again; what else was open in it is lost.
+        ``one_task``: there is nothing to fold before its end. A log that was lost as a whole is
+        begun again; what else was open in it is lost.
         """
         with self._lock:
-            early, owners = roots >= self._early_roots, self._begun()
+            early, owners = roots >= self._early_roots and not one_task, self._begun()
             slices = owners.slices if early else owners.fewest
             entry = Open(attempt, roots, self._edges, slices)
             held = self._held[attempt] = _Held(entry)
+            self._left.pop(attempt, None)
+            left = tuple(self._left.values())
             try:
-                self._log.open(self._execution, entry)
+                self._log.open(self._execution, entry, left)
             except AckLogLostError:
                 self._nothing_open()
                 self._renew(self._begun())
-                self._log.open(self._execution, entry)
+                self._log.open(self._execution, entry, left)
             held.open = True
+            self._left.clear()
             if early:
                 self._say(attempt)
             self._opens += 1
@@ -163,6 +176,7 @@ class AckControl:
             entry = self._say(marker.id, marker)
             if marker.id in self._held:
                 self._held[marker.id].closes.append(entry)
+                self._held[marker.id].carried = bool(marker.acks)
 
     def judge(self, marker: CloseMarker, timeout_s: float) -> Verdict | None:
         """``close``, then ``AckLog.wait_verdict``."""
@@ -172,18 +186,26 @@ class AckControl:
     def forget(self, attempts: Iterable[AttemptId]) -> None:
         """End attempts and delete what the log holds of them; harmless when repeated.
 
-        Close markers go at once: each holds a whole intent.
+        Close markers go at once, or as the next attempt is opened: each holds a whole intent.
         """
         with self._lock:
             for attempt in attempts:
-                held = self._held.get(attempt)
-                if held is None:
-                    self._log.delete(self._execution, attempt, MOST_SLICES)
-                else:
-                    held.open = False
-                    self._log.delete(self._execution, attempt, held.entry.slices, held.closes)
-                    del self._held[attempt]
+                self._forget(attempt)
                 self._over[attempt] = ForgetAttempt(attempt)
+
+    def _forget(self, attempt: AttemptId) -> None:
+        held = self._held.get(attempt)
+        if held is None:
+            if attempt not in self._left:
+                self._log.delete(self._execution, Leftover(attempt, MOST_SLICES))
+            return
+        held.open = False
+        left = Leftover(attempt, held.entry.slices, tuple(held.closes))
+        if held.carried and len(self._left) < _MOST_LEFT:
+            self._left[attempt] = left
+        else:
+            self._log.delete(self._execution, left)
+        del self._held[attempt]
 
     def _say(self, attempt: AttemptId, *entries: ControlEntry) -> str:
         """Add entries about an attempt, behind those by which others are over and, unless it was

@@ -75,13 +75,17 @@ local highest = tonumber(redis.call('GET', KEYS[1]) or '0')
 if highest > tonumber(ARGV[1]) then return redis.error_reply('FENCED ' .. highest) end
 """
 
-# KEYS: execution, control, streams that are made, unless they are there; ARGV: execution.
+# KEYS: execution, control, streams that are made, unless they are there, then streams that go;
+# ARGV: execution, the last key of those that are made, ids of control entries that go.
 _OPEN = f"""#!lua flags=allow-oom
 {_UNWRITTEN}{_FENCED}
 if redis.call('EXISTS', KEYS[2]) == 0 then return redis.error_reply('NOLOG') end
-for i = 3, #KEYS do
+local last = tonumber(ARGV[2])
+for i = 3, last do
   if redis.call('EXISTS', KEYS[i]) == 0 then redis.call('XADD', KEYS[i], '{OPENED}', 'open', '') end
 end
+if #KEYS > last then redis.call('UNLINK', unpack(KEYS, last + 1)) end
+if #ARGV > 2 then redis.call('XDEL', KEYS[2], unpack(ARGV, 3)) end
 return 1
 """
 
@@ -127,6 +131,15 @@ seconds does not read it; what it judges meanwhile takes far less."""
 
 _AT = ":at"
 """In no name of an acker; drivers of a release that knows no times read numbers there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """What an ended attempt leaves in the log: its streams, and control ``entries`` by id."""
+
+    attempt: AttemptId
+    slices: int
+    entries: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,16 +233,18 @@ class AckLog:
 
     # -- the driver
 
-    def open(self, execution: Execution, opened: Open) -> None:
-        """Make the streams of an attempt, without telling the ackers.
+    def open(self, execution: Execution, opened: Open, left: Sequence[Leftover] = ()) -> None:
+        """Make the streams of an attempt, and delete what others left, without telling the ackers.
 
         Raises ``FencedError`` when a newer execution has written, and ``AckLogLostError`` when the
         control stream is gone.
         """
         keys = [*self._control_keys(), self.verdict_key(opened.id)]
         keys += [self.slice_key(opened.id, partition) for partition in opened.partitions()]
+        gone = [key for one in left for key in self._attempt_keys(one.attempt, one.slices)]
+        args = [execution, len(keys), *(entry for one in left for entry in one.entries)]
         with self._fencing(execution, "open an attempt in"):
-            self._open_script(keys=keys, args=[execution])
+            self._open_script(keys=[*keys, *gone], args=args)
 
     def append_control(
         self, execution: Execution, *entries: ControlEntry, keep_from: str | None = None
@@ -245,14 +260,12 @@ class AckLog:
             found: list[bytes] = self._control_script(keys=self._control_keys(), args=args)
         return [entry.decode() for entry in found]
 
-    def delete(
-        self, execution: Execution, attempt: AttemptId, slices: int, entries: Sequence[str] = ()
-    ) -> None:
-        """Delete all streams of an attempt with so many slices, and control entries by id, without
-        telling the ackers. Raises ``FencedError`` as ``append_control``."""
-        keys = [*self._control_keys(), *self._attempt_keys(attempt, slices)]
+    def delete(self, execution: Execution, left: Leftover) -> None:
+        """Delete what an attempt left, without telling the ackers. Raises ``FencedError`` as
+        ``append_control``."""
+        keys = [*self._control_keys(), *self._attempt_keys(left.attempt, left.slices)]
         with self._fencing(execution, "delete from"):
-            self._delete_script(keys=keys, args=[execution, *entries])
+            self._delete_script(keys=keys, args=[execution, *left.entries])
 
     def _control_keys(self) -> list[str]:
         return [self._prefix + "execution", self.control_key]

@@ -21,6 +21,8 @@ to seed the very same records has nothing to compute.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -178,6 +180,23 @@ def decode(data: bytes) -> AckMessage:
         raise ProtocolError(
             f"ack message of {len(data)} bytes is damaged: {error}; the ack log lost a part of it"
         ) from error
+
+
+def carried(data: bytes) -> str:
+    """A message as a report and a close marker carry it: base64."""
+    return base64.b64encode(data).decode()
+
+
+def read_carried(text: str) -> AckMessage:
+    """Read what ``carried`` made; raises as ``decode``."""
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ProtocolError(
+            f"ack message of {len(text)} characters in a close marker is no base64 ({error}); "
+            "whoever wrote it is no driver of this topology"
+        ) from error
+    return decode(data)
 
 
 def _decode(data: bytes) -> AckMessage:

@@ -36,7 +36,7 @@ from millrace.protocol.types import AttemptId, Verdict
 from millrace.redisserver import open_client
 from millrace.tracking.fold import ArrayFold
 from millrace.tracking.log import OPENED, AckLog, decode_control, reader_name
-from millrace.tracking.message import DENSE_COST_BYTES, AckMessage, decode
+from millrace.tracking.message import DENSE_COST_BYTES, AckMessage, decode, read_carried
 
 _LOG = logging.getLogger("millrace.acker")
 
@@ -75,13 +75,17 @@ class Acker:
 
     def restart(self) -> None:
         """Know nothing, and read the log from its beginning."""
-        self.machine = AckerMachine[AckMessage](self.name, ArrayFold)
+        self.machine = AckerMachine[AckMessage](self.name, self.fold, self.carried)
         self._control_after = _BEGINNING
         self._after: dict[SliceKey, str] = {}
         self._key_of: dict[SliceKey, str] = {}
         self._slice_of: dict[str, SliceKey] = {}
         self._entry_bytes: dict[SliceKey, int] = {}
         self._patience_s = _FIRST_LOOK_S
+
+    def fold(self, opened: Open, partition: int) -> ArrayFold:
+        """What a slice is folded in."""
+        return ArrayFold(opened, partition)
 
     def step(self, block_s: float = _BLOCK_S) -> bool:
         """Wait for something new and deal with it; False if nothing came.
@@ -148,6 +152,16 @@ class Acker:
     def take(self, partition: int, entry: str, message: AckMessage) -> None:
         """Fold one message that was read from the log."""
         self.machine.message(partition, entry, message)
+
+    def carried(self, text: str) -> AckMessage | None:
+        """A message that a close marker carries; what is not one counts as lost."""
+        try:
+            message = read_carried(text)
+        except MillraceError as error:
+            _LOG.error("an ack message in a close marker is left out: %s", error)
+            return None
+        crash.reached("acker.folded")
+        return message
 
     def _control(self, entry_id: str, fields: Mapping[bytes, bytes]) -> list[AckerAction]:
         try:

@@ -344,7 +344,8 @@ class RealPerformer:
         """Open an attempt in the log. Raises ``StateServerError``, and ``FencedError``, which is
         posted as well."""
         try:
-            self._equipment.verdicts.open(attempt, roots)
+            one_task = self._active is not None and self._active.as_one(roots)
+            self._equipment.verdicts.open(attempt, roots, one_task)
         except FencedError as error:
             self._post(e.SinkRefused(str(error), fenced=True))
             raise

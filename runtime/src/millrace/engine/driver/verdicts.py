@@ -112,13 +112,14 @@ class Verdicts:
             )
         self._absent = gone
 
-    def open(self, attempt: AttemptId, roots: int) -> None:
-        """Open an attempt in the log. Raises ``StateServerError``, ``FencedError``."""
+    def open(self, attempt: AttemptId, roots: int, one_task: bool) -> None:
+        """Open an attempt in the log; ``one_task``: it is to be one. Raises ``StateServerError``,
+        ``FencedError``."""
         control = self._begun()
         if self._absent:
             self._look()
         self._place(control)
-        control.open(attempt, roots)
+        control.open(attempt, roots, one_task)
 
     def planned(self, plan: AttemptPlan) -> AttemptPlan:
         """The plan with as many slices as its attempt was opened with, if it was."""

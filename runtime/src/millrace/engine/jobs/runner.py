@@ -184,6 +184,10 @@ class AttemptRunner:
         """How many tasks a window of at most so many roots has at a time."""
         return 1 if self._one_task(roots, parallelism) else parallelism
 
+    def as_one(self, roots: int) -> bool:
+        """Whether a window of so many roots would be one task now."""
+        return self._one_task(roots, self._program.parallelism)
+
     def prepare(self, plan: AttemptPlan) -> Prepared | None:
         """Begin with the first pass of an attempt, while another attempt runs or is judged.
 

@@ -10,9 +10,14 @@ from millrace.engine.task.books import Books
 from millrace.engine.task.context import Task
 from millrace.engine.task.state import Services
 from millrace.protocol.holes import Runs
+from millrace.protocol.types import CarriedAcks
 from millrace.state.client import StateAddress, connect
 from millrace.tracking.collector import AckCollector, Messages
 from millrace.tracking.log import AckLog
+from millrace.tracking.message import carried as carried_text
+
+CARRIED_BYTES = 32 << 10
+"""So much of an attempt's ack messages goes through the driver at most: every acker reads it."""
 
 
 def acks_of(task: Task, services: Services, runs: Runs) -> Messages:
@@ -23,11 +28,20 @@ def acks_of(task: Task, services: Services, runs: Runs) -> Messages:
     return tuple(collect(task, runs).messages())
 
 
-def send_acks(task: Task, services: Services, messages: Messages) -> None:
-    """Write ack messages of the task, and of others of its attempt, to the log."""
-    if messages and services.log is not None:
+def send_acks(
+    task: Task, services: Services, messages: Messages, carries: bool = False
+) -> CarriedAcks:
+    """Write ack messages of the task, and of others of its attempt, to the log. Where the task's
+    report ``carries`` them, few bytes are returned for that instead."""
+    if not messages or services.log is None:
+        return ()
+    carried: CarriedAcks = ()
+    if carries and sum(len(message) for _, message in messages) <= CARRIED_BYTES:
+        carried = tuple((partition, carried_text(message)) for partition, message in messages)
+    else:
         _log(services.log, task.program.uid).append(task.plan.id, messages)
-        crash.reached("worker.acked")
+    crash.reached("worker.acked")
+    return carried
 
 
 @lru_cache(maxsize=8)

@@ -284,13 +284,14 @@ class TaskRun:
         """Bring the task to its end, when all input is in; ``acks`` are written with its own.
 
         Returns the reports for the driver, or (reader, envelope) pairs for the next pass. What
-        leaves is booked before the ack messages are written, and they are before a report leaves.
+        leaves is booked before the ack messages are made, and they are written before a report
+        leaves, or go with that of a task which runs every pass.
         """
         if self.last:
             output = self.run.finish()
             report, mine = self._told(output, read, roots_read)
-            send_acks(self.task, self.services, (*acks, *mine))
-            return [report, *relayed]
+            carried = send_acks(self.task, self.services, (*acks, *mine), self.job.whole)
+            return [replace(report, acks=carried), *relayed]
         parcels = self.parcels(read, roots_read, relayed, acks)
         return list(self.toolbox.transport.send(parcels))
 

@@ -545,7 +545,7 @@ class Windows:
         named = tuple((r.task, r.partitions) for r in winners.reports)
         excluded = frozenset(progress.failed)
         read, empty = winners.roots_read(), winners.holes()
-        return CloseMarker(attempt, progress.intent, excluded, named, read, empty)
+        return CloseMarker(attempt, progress.intent, excluded, named, read, empty, winners.acks())
 
     def _run_died(self, event: e.RunDied) -> list[e.Action]:
         if event.ended:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from millrace.protocol.acker import AckerMachine
 from millrace.protocol.driver import Driver
 from millrace.protocol.membership import Membership, Owners
 from millrace.protocol.record import Locate
@@ -18,7 +19,7 @@ from millrace.simulate.bugs import servers as sv
 from millrace.simulate.bugs import windows as w
 from millrace.simulate.bugs import work as k
 from millrace.simulate.machines import Machines
-from millrace.simulate.parts.plainfold import PlainFold
+from millrace.simulate.parts.plainfold import PlainFold, PlainMessage, read_carried
 from millrace.simulate.parts.sinks import TransactionSink
 from millrace.simulate.world import World
 
@@ -30,6 +31,10 @@ class Bug:
     name: str
     breaks: str
     machines: Callable[[], Machines]
+
+
+def _acker(machine: type[AckerMachine[PlainMessage]]) -> Machines:
+    return Machines(acker=lambda name: machine(name, PlainFold, read_carried))
 
 
 def _driver(
@@ -135,18 +140,14 @@ BUGS: dict[str, Bug] = {
         Bug("uncovered_roots", "I1", lambda: _driver(w.UncoveredRoots)),
         Bug("reads_unchecked", "I3", lambda: _driver(w.ReadsUnchecked)),
         Bug("judged_count_unchecked", "I3", lambda: _driver(w.JudgedCountUnchecked)),
-        Bug(
-            "refused_message_counts",
-            "I3",
-            lambda: Machines(acker=lambda n: k.RefusedMessageCounts(n, PlainFold)),
-        ),
+        Bug("refused_message_counts", "I3", lambda: _acker(k.RefusedMessageCounts)),
+        Bug("carried_beside_read", "I3", lambda: _acker(k.CarriedBesideRead)),
+        Bug("carried_once", "I3", lambda: _acker(k.CarriedOnce)),
         Bug("time_goes_back", "times", lambda: _driver(w.TimeGoesBack)),
         Bug("halves_have_their_own_time", "times", lambda: _driver(w.HalvesHaveTheirOwnTime)),
         Bug("timers_by_wall_clock", "pauses", lambda: Machines(clock=World.wall_clock)),
         Bug("never_looks_up", "liveness", lambda: Machines(driver=w.NeverLooksUp)),
-        Bug(
-            "losers_applied", "I3", lambda: Machines(acker=lambda n: k.LosersApplied(n, PlainFold))
-        ),
+        Bug("losers_applied", "I3", lambda: _acker(k.LosersApplied)),
         Bug("id_without_edge", "I3", lambda: Machines(acker=k.acker(k.FlatFold), ids=k.FlatIds)),
         Bug(
             "unseeded_roots",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from millrace import ids
 from millrace.protocol import acker as a
 from millrace.protocol import events as e
-from millrace.protocol.acklog import Open
+from millrace.protocol.acklog import Open, SliceOwners
 from millrace.protocol.types import (
     AttemptId,
     CloseMarker,
@@ -20,7 +20,7 @@ from millrace.protocol.types import (
 from millrace.simulate.parts.driver import DriverProcess
 from millrace.simulate.parts.engine import Attempt, Task
 from millrace.simulate.parts.flow import Ids
-from millrace.simulate.parts.plainfold import PlainFold, PlainMessage
+from millrace.simulate.parts.plainfold import PlainFold, PlainMessage, read_carried
 from millrace.simulate.parts.sinks import FilesSink
 
 # --- tracking
@@ -44,6 +44,23 @@ class RefusedMessageCounts(a.AckerMachine[PlainMessage]):
         if part is not None:
             part.refused.clear()
         return super().drained(attempt, partition)
+
+
+class CarriedBesideRead(a.AckerMachine[PlainMessage]):
+    """Judges what a close marker carries together with what was read of the slice so far."""
+
+    def _anew(self, held: a._Attempt[PlainMessage], partition: int) -> a._Slice[PlainMessage]:
+        return held.slices[partition]
+
+
+class CarriedOnce(a.AckerMachine[PlainMessage]):
+    """Has what a close marker carries no more when a slice comes from another acker."""
+
+    def _slice_owners(self, entry: SliceOwners) -> list[a.AckerAction]:
+        for held in self._attempts.values():
+            if held.marker is not None:
+                held.marker = replace(held.marker, acks=())
+        return super()._slice_owners(entry)
 
 
 class FlatFold(PlainFold):
@@ -82,7 +99,7 @@ class SameTreeIds(Ids):
 
 
 def acker(fold: Callable[[Open, int], PlainFold]) -> Callable[[str], a.AckerMachine[PlainMessage]]:
-    return lambda name: a.AckerMachine(name, fold)
+    return lambda name: a.AckerMachine(name, fold, read_carried)
 
 
 # --- workers

@@ -83,16 +83,29 @@ class VerdictTruth:
         self, facts: h.AttemptFacts, marker: CloseMarker, partition: int, life: int
     ) -> bool:
         """Whether a winner's message is of another life of the log."""
-        return any(
+        return not _all_carried(facts, marker, partition) and any(
             facts.tasks[task].appended.get(partition, life) != life for task, _ in marker.winners
         )
 
     def _missing(self, facts: h.AttemptFacts, marker: CloseMarker, partition: int) -> bool:
+        if _all_carried(facts, marker, partition):
+            return False
         return any(
-            (partition in parts and partition not in facts.tasks[task].appended)
+            (partition in parts and not _said(facts.tasks[task], partition))
             or partition in facts.tasks[task].misled
             for task, parts in marker.winners
         )
+
+
+def _said(task: h.TaskFacts, partition: int) -> bool:
+    return partition in task.appended or partition in task.carried
+
+
+def _all_carried(facts: h.AttemptFacts, marker: CloseMarker, partition: int) -> bool:
+    """Whether the marker has all messages of winners to a slice, so that the log cannot lack any,
+    nor have one that says otherwise."""
+    said = [facts.tasks[task] for task, parts in marker.winners if partition in parts]
+    return bool(said) and all(partition in task.carried for task in said)
 
 
 def _broken(facts: h.AttemptFacts, winners: tuple[TaskId, ...]) -> tuple[set[int], bool]:

@@ -17,6 +17,7 @@ from millrace.protocol import server as s
 from millrace.protocol.names import TaskObject
 from millrace.protocol.types import (
     AttemptPlan,
+    CarriedAcks,
     Evidence,
     Member,
     Segment,
@@ -30,7 +31,7 @@ from millrace.simulate.options import Options
 from millrace.simulate.parts import flow as f
 from millrace.simulate.parts.acklog import AckLog
 from millrace.simulate.parts.cluster import Cluster, Side, owners_of
-from millrace.simulate.parts.plainfold import PlainMessage
+from millrace.simulate.parts.plainfold import PlainMessage, carried
 from millrace.simulate.parts.sinks import Sink
 from millrace.simulate.parts.transport import Transport
 from millrace.simulate.world import START_S, World
@@ -68,6 +69,7 @@ class Task:
     objects: tuple[tuple[str, Segment], ...] = ()
     staged: tuple[Staged, ...] = ()
     partitions: tuple[int, ...] = ()
+    acks: CarriedAcks = ()
     unread: frozenset[int] = frozenset()
     skipped: frozenset[int] = frozenset()
     waiting: int = 0
@@ -325,9 +327,19 @@ class Attempt:
         if self.plant.options.tracking:
             messages = self.messages(task)
             task.partitions = tuple(m.partition for m in messages)
-            for message in messages:
-                self._append(message, facts)
+            if self._carries():
+                task.acks = tuple((m.partition, carried(m)) for m in messages)
+                facts.carried |= set(task.partitions)
+            else:
+                for message in messages:
+                    self._append(message, facts)
         self._next(self._stage, task)
+
+    def _carries(self) -> bool:
+        """Whether a task's report carries its messages: that of a window of one task does, but the
+        ackers must not depend on which."""
+        share = self.plant.options.carries
+        return share > 0 and self.plant.world.rng.random() < share
 
     def messages(self, task: Task) -> list[PlainMessage]:
         """One message for each slice that the task has something to say about."""
@@ -437,6 +449,7 @@ class Attempt:
             roots_read=runs,
             holes=holes,
             partitions=task.partitions,
+            acks=task.acks,
             segments=task.objects,
             staged=task.staged,
             failed=tuple(task.work.failed),

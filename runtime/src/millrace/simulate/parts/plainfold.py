@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
+from millrace.errors import MillraceError
 from millrace.ids import name_id, root_id, tracking_id
+from millrace.protocol import codec
 from millrace.protocol.acklog import (
     Open,
     partition_of,
@@ -28,6 +30,19 @@ class PlainMessage:
     partition: int
     nets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     window_checks: Mapping[str, int] = field(default_factory=dict)
+
+
+def carried(message: PlainMessage) -> str:
+    """A message as a report and a close marker carry it."""
+    return codec.encode(message).decode()
+
+
+def read_carried(text: str) -> PlainMessage | None:
+    """Read what ``carried`` made; ``None`` for what makes no sense."""
+    try:
+        return codec.decode(PlainMessage, text.encode())
+    except MillraceError:
+        return None
 
 
 def seeds(intent: Intent, wanted: Iterable[int]) -> Iterator[tuple[int, int, str]]:

@@ -1,0 +1,59 @@
+"""Where ack messages go: few bytes of a window of one task in its report, all others to the log."""
+
+from __future__ import annotations
+
+import pytest
+from engine_support import SLICES, write_lines
+from test_windows import COUNT, LINES, WORDS
+
+from millrace.engine.task import acks
+from millrace.tracking.message import read_carried
+
+SPEC = COUNT.replace("FUNCTION", "split_batch")
+
+
+def written(run, attempt) -> int:
+    """How many messages of an attempt are in the log."""
+    keys = [run.log.slice_key(attempt, partition) for partition in range(SLICES)]
+    found = run.log.read(dict.fromkeys(keys, "0-0"))
+    return sum(b"m" in fields for entries in found.values() for _, fields in entries)
+
+
+@pytest.fixture
+def counted(windows, tmp_path):
+    """The outcome of one window, and how many messages of it are in the log."""
+
+    def go(whole):
+        write_lines(tmp_path, LINES)
+        run = windows(SPEC, whole)
+        outcome = run.attempt(run.plan())
+        assert outcome.verdict.complete
+        assert {r["word"]: r["n"] for r in outcome.rows["totals"]} == WORDS
+        return outcome, written(run, run.current)
+
+    return go
+
+
+def test_a_window_of_one_task_writes_nothing_to_the_log(counted):
+    outcome, in_log = counted(whole=True)
+    (report,) = outcome.reports.values()
+    assert in_log == 0
+    assert [slice_ for slice_, _ in report.acks] == list(report.partitions)
+    assert {read_carried(text).task for _, text in report.acks} == {report.task}
+
+
+def test_tasks_of_a_window_of_several_write_to_the_log(counted):
+    outcome, in_log = counted(whole=False)
+    assert in_log == sum(len(report.partitions) for report in outcome.reports.values())
+    assert not any(report.acks for report in outcome.reports.values())
+
+
+def test_what_is_more_than_a_marker_should_carry_goes_to_the_log(counted, monkeypatch):
+    carried, _ = counted(whole=True)
+    (report,) = carried.reports.values()
+    size = sum(len(text) * 3 // 4 for _, text in report.acks)
+    monkeypatch.setattr(acks, "CARRIED_BYTES", size // 2)
+    outcome, in_log = counted(whole=True)
+    (report,) = outcome.reports.values()
+    assert report.acks == ()
+    assert in_log == len(report.partitions) > 0
