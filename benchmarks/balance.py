@@ -36,7 +36,7 @@ from millrace.tracking import kernels
 from millrace.tracking.collector import AckCollector, slots
 from millrace.tracking.fold import ArrayFold
 from millrace.tracking.ids import root_ids
-from millrace.tracking.message import AckMessage, decode, read_carried
+from millrace.tracking.message import AckMessage, decode, read_enclosed
 
 SOURCE, PARTITION = "lines", 1
 EDGE = source_edge(SOURCE)
@@ -163,7 +163,7 @@ def answered(
     marker: CloseMarker,
 ) -> int:
     """Complete roots in the answers of one acker that reads all that it owns."""
-    acker = AckerMachine[AckMessage](name, ArrayFold, read_carried)
+    acker = AckerMachine[AckMessage](name, ArrayFold, read_enclosed)
     actions: list[AckerAction] = [*acker.control(owners), *acker.control(opened)]
     mine = {action.partition for action in actions if isinstance(action, Follow)}
     for number, message in enumerate(messages):

@@ -45,7 +45,7 @@ POINTS = {
     "worker.staged": "a task's outputs are staged",
     "worker.acked": "a task's ack message is in the log, or in the report that it returns",
     "acker.opened": "an acker has seen a window attempt open",
-    "acker.folded": "an acker has folded a message",
+    "acker.folded": "an acker has folded a message, or read one that a close marker encloses",
     "acker.answered": "an acker has answered",
 }
 """Every crash point and the state of affairs when it fires."""

@@ -51,7 +51,7 @@ from millrace.state.client import connect
 from millrace.state.servers import StateAccess
 from millrace.topology.load import parse
 from millrace.tracking.log import AckLog
-from millrace.tracking.message import AckMessage, decode, read_carried
+from millrace.tracking.message import AckMessage, decode, read_enclosed
 from millrace_e2e.waiting import until
 
 IDLE_S = 60.0
@@ -271,7 +271,7 @@ class Windows:
                         yield partition, decode(fields[b"m"])
         for report in reports:
             for partition, text in report.acks:
-                yield partition, read_carried(text)
+                yield partition, read_enclosed(text)
 
     def fold(self, message, intent, partition, values) -> None:
         mine = np.array(list(sequences(intent.window, partition, intent.roots, SLICES)), np.int64)

@@ -213,10 +213,12 @@ def test_larger_windows_are_one_task_only_where_that_costs_no_job(
     assert runner._is_whole(few)
     assert runner._is_whole(many)
     assert runner.most_tasks(3, 2) == 1
+    assert runner.as_one(3)
     runner._resident._rests_until_s = time.monotonic() + 60.0
     assert runner._is_whole(few)
     assert not runner._is_whole(many)
     assert runner.most_tasks(3, 2) == 2
+    assert not runner.as_one(3)
     runner._resident._rests_until_s = 0.0
     assert runner._is_whole(many)
     monkeypatch.setattr(Program, "sql_steps", ["sums"])

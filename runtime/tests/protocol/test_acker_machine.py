@@ -39,7 +39,7 @@ from millrace.protocol.types import (
     TaskId,
     Verdict,
 )
-from millrace.simulate.parts.plainfold import PlainFold, PlainMessage, carried, read_carried
+from millrace.simulate.parts.plainfold import PlainFold, PlainMessage, enclosed, read_enclosed
 
 LINES = source_edge("lines")
 SPLIT, AUDIT, WORDS = (
@@ -75,7 +75,7 @@ class History:
     losers: list[Event] = field(default_factory=list)
     excluded: frozenset[int] = frozenset()
     slices: int = TRACKING_PARTITIONS
-    carried: frozenset[TaskId] = frozenset()
+    enclosed: frozenset[TaskId] = frozenset()
     """Winners whose messages the close marker has, and no stream."""
 
     def opened(self) -> Open:
@@ -106,26 +106,26 @@ class History:
                 wrote[message.task].append(message.partition)
         winners = tuple((task, tuple(parts)) for task, parts in wrote.items())
         acks = tuple(
-            (message.partition, carried(message))
+            (message.partition, enclosed(message))
             for message in self.messages()
-            if message.task in self.carried
+            if message.task in self.enclosed
         )
         read = ((0, self.intent.roots),)
         return CloseMarker(self.attempt, self.intent, self.excluded, winners, read, acks=acks)
 
     def written(self) -> list[PlainMessage]:
         """The messages that are in no marker."""
-        return [message for message in self.messages() if message.task not in self.carried]
+        return [message for message in self.messages() if message.task not in self.enclosed]
 
-    def carrying(self, rng: random.Random) -> History:
+    def enclosing(self, rng: random.Random) -> History:
         """The same, but that the marker has the messages of some winners, of all, or of none."""
         share = rng.choice((0.0, 0.5, 1.0))
-        return carrying(self, [task for task in self.winners if rng.random() < share])
+        return enclosing(self, [task for task in self.winners if rng.random() < share])
 
 
-def carrying(what: History, tasks: Iterable[TaskId] | None = None) -> History:
+def enclosing(what: History, tasks: Iterable[TaskId] | None = None) -> History:
     """With the messages of these winners in the marker, of all where none is named."""
-    return replace(what, carried=frozenset(what.winners if tasks is None else tasks))
+    return replace(what, enclosed=frozenset(what.winners if tasks is None else tasks))
 
 
 def history(seed: int, roots: int, tasks: int = 3, window: int = 5) -> History:
@@ -187,7 +187,7 @@ class Acker:
         self.restart()
 
     def restart(self) -> None:
-        self.machine = acker.AckerMachine[PlainMessage](self.name, PlainFold, read_carried)
+        self.machine = acker.AckerMachine[PlainMessage](self.name, PlainFold, read_enclosed)
         self.control_at = 0
         self.at: dict[tuple[AttemptId, int], int] = {}
         self.pending: list[acker.AckerAction] = []
@@ -240,7 +240,7 @@ def settle(rng: random.Random, *ackers: Acker) -> None:
 
 def judge(what: History, rng: random.Random, log: Log | None = None) -> Verdict:
     """The verdict of a single acker that reads everything, in an order that ``rng`` says."""
-    log, what = log or Log(), what.carrying(rng)
+    log, what = log or Log(), what.enclosing(rng)
     one = Acker("a", log)
     log.control += [SliceOwners.of(2, ["a"], {what.attempt: what.slices}), what.opened()]
     messages = what.written()
@@ -431,7 +431,7 @@ def test_changes_and_crashes_give_the_same_verdict(
     what.events = [event for event in what.events if keep.random() < 0.99]
     what.losers = [replace(e, task=TaskId(1, 0, 77)) for e in what.events if keep.random() < 0.1]
     expected = judge(what, random.Random(0))
-    log, what = Log(), what.carrying(rng)
+    log, what = Log(), what.enclosing(rng)
     names = ["a", "b", "c"]
     ackers = [Acker(name, log) for name in [*names, "a"]]
     live = {what.attempt: slices}
@@ -487,7 +487,7 @@ def test_an_acker_without_a_share_answers_nothing() -> None:
 
 
 def test_how_many_slices_an_acker_owns_is_of_attempts_that_open_now() -> None:
-    machine = acker.AckerMachine[PlainMessage]("a", PlainFold, read_carried)
+    machine = acker.AckerMachine[PlainMessage]("a", PlainFold, read_enclosed)
     assert machine.slices_owned == 0
     owners = SliceOwners.of(2, ["a"])
     machine.control(owners)
@@ -517,7 +517,7 @@ def test_who_takes_over_after_the_close_answers_for_all() -> None:
 
 
 def test_what_is_not_held_has_no_phase_and_takes_no_message() -> None:
-    machine = acker.AckerMachine[PlainMessage]("a", PlainFold, read_carried)
+    machine = acker.AckerMachine[PlainMessage]("a", PlainFold, read_enclosed)
     what = history(1, 5)
     assert machine.reading(what.attempt, 0) is None
     for message in what.messages():
@@ -529,7 +529,7 @@ def test_what_is_not_held_has_no_phase_and_takes_no_message() -> None:
 
 
 def test_a_slice_without_roots_is_followed_only_for_the_windows_own_tree() -> None:
-    machine = acker.AckerMachine[PlainMessage]("a", PlainFold, read_carried)
+    machine = acker.AckerMachine[PlainMessage]("a", PlainFold, read_enclosed)
     opened = history(1, 5).opened()
     machine.control(opened)
     followed = machine.control(SliceOwners.of(2, ["a"], {opened.id: opened.slices}))
@@ -540,7 +540,7 @@ def test_a_slice_without_roots_is_followed_only_for_the_windows_own_tree() -> No
 
 def holding(what: History, *messages: PlainMessage) -> tuple[acker.AckerMachine[PlainMessage], int]:
     """A machine that has been handed these messages of a small window."""
-    machine = acker.AckerMachine[PlainMessage]("a", PlainFold, read_carried)
+    machine = acker.AckerMachine[PlainMessage]("a", PlainFold, read_enclosed)
     home = check_partition(what.attempt.window, TRACKING_PARTITIONS)
     machine.control(SliceOwners.of(2, ["a"]))
     machine.control(what.opened())
@@ -584,15 +584,15 @@ def verdict_of(actions: Sequence[acker.AckerAction]) -> Verdict:
     return answer.verdict
 
 
-def test_what_the_close_marker_carries_is_judged_at_once() -> None:
-    what = carrying(history(1, 5))
+def test_what_the_close_marker_encloses_is_judged_at_once() -> None:
+    what = enclosing(history(1, 5))
     machine, _ = holding(what)
     verdict = verdict_of(closing(machine, what.marker()))
     assert (verdict.complete, verdict.incomplete, verdict.window_complete) == (5, (), True)
 
 
-def test_a_root_that_broke_is_found_in_what_the_marker_carries() -> None:
-    what = carrying(history(1, 5))
+def test_a_root_that_broke_is_found_in_what_the_marker_encloses() -> None:
+    what = enclosing(history(1, 5))
     what.events = [event for event in what.events if event.edge != LINES or event.root != 3]
     machine, home = holding(what)
     assert closing(machine, what.marker()) == [acker.Reread(what.attempt, home, ())]
@@ -600,10 +600,10 @@ def test_a_root_that_broke_is_found_in_what_the_marker_carries() -> None:
     assert [(root.sequence, root.processor) for root in verdict.incomplete] == [(3, "lines")]
 
 
-def test_what_was_read_of_a_slice_counts_no_more_where_the_marker_carries_all() -> None:
+def test_what_was_read_of_a_slice_counts_no_more_where_the_marker_encloses_all() -> None:
     """A loser's message, one that makes no sense, and a winner's own: which of them has been read
     by now is chance, and the answer must not depend on it."""
-    what = carrying(history(1, 5))
+    what = enclosing(history(1, 5))
     home = check_partition(what.attempt.window, TRACKING_PARTITIONS)
     loser = PlainMessage(what.attempt, LOSER, home, {LINES: {0: 7}})
     senseless = replace(what.messages()[0], nets={"lines>nobody": {0: 1}})
@@ -613,9 +613,9 @@ def test_what_was_read_of_a_slice_counts_no_more_where_the_marker_carries_all() 
         assert (verdict.complete, verdict.window_complete) == (5, True)
 
 
-def test_what_the_marker_does_not_carry_is_still_read() -> None:
+def test_what_the_marker_does_not_enclose_is_still_read() -> None:
     whole = history(1, 5)
-    what = carrying(whole, whole.winners[:2])
+    what = enclosing(whole, whole.winners[:2])
     machine, home = holding(what)
     assert closing(machine, what.marker()) == [acker.Drain(what.attempt, home)]
     for number, message in enumerate(what.written()):
@@ -623,9 +623,9 @@ def test_what_the_marker_does_not_carry_is_still_read() -> None:
     assert verdict_of(machine.drained(what.attempt, home)).complete == 5
 
 
-def test_a_message_that_is_carried_and_in_the_log_counts_once() -> None:
+def test_a_message_that_is_enclosed_and_in_the_log_counts_once() -> None:
     whole = history(1, 5)
-    what = carrying(whole, whole.winners[:2])
+    what = enclosing(whole, whole.winners[:2])
     for before in ([], what.messages()):
         machine, home = holding(what, *before)
         closing(machine, what.marker())
@@ -636,9 +636,9 @@ def test_a_message_that_is_carried_and_in_the_log_counts_once() -> None:
 
 
 def changed(text: str, **changes: object) -> str:
-    message = read_carried(text)
+    message = read_enclosed(text)
     assert message is not None
-    return carried(replace(message, **changes))  # type: ignore[arg-type]
+    return enclosed(replace(message, **changes))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -652,10 +652,10 @@ def changed(text: str, **changes: object) -> str:
         lambda text: changed(text, nets={"lines>nobody": {0: 1}}),
     ],
 )
-def test_a_carried_message_that_is_none_of_its_winners_blames_no_root(
+def test_a_enclosed_message_that_is_none_of_its_winners_blames_no_root(
     spoil: Callable[[str], str],
 ) -> None:
-    what = carrying(history(1, 5))
+    what = enclosing(history(1, 5))
     machine, home = holding(what)
     marker = what.marker()
     (slice_, text), *rest = marker.acks
@@ -665,18 +665,18 @@ def test_a_carried_message_that_is_none_of_its_winners_blames_no_root(
     assert actions == lost(what)
 
 
-def test_a_task_that_lost_is_not_heard_though_the_marker_carries_it() -> None:
-    what = carrying(history(1, 5))
+def test_a_task_that_lost_is_not_heard_though_the_marker_encloses_it() -> None:
+    what = enclosing(history(1, 5))
     home = check_partition(what.attempt.window, TRACKING_PARTITIONS)
     loser = PlainMessage(what.attempt, LOSER, home, {LINES: {0: 7}})
     marker = what.marker()
     machine, _ = holding(what)
-    both = replace(marker, acks=((home, carried(loser)), *marker.acks))
+    both = replace(marker, acks=((home, enclosed(loser)), *marker.acks))
     assert verdict_of(closing(machine, both)).complete == 5
 
 
-def test_who_takes_over_after_the_close_has_what_the_marker_carried() -> None:
-    what = carrying(history(3, 300))
+def test_who_takes_over_after_the_close_has_what_the_marker_enclosed() -> None:
+    what = enclosing(history(3, 300))
     log = Log()
     heir = Acker("b", log)
     log.control += [SliceOwners.of(2, ["a"]), what.opened(), what.marker()]
@@ -743,7 +743,7 @@ def test_nothing_is_folded_any_more_while_losers_are_undone() -> None:
     home = check_partition(what.attempt.window, TRACKING_PARTITIONS)
     silent = TaskId(2, 0, 1)
     loser = PlainMessage(what.attempt, LOSER, home, {LINES: {0: 7}})
-    machine = acker.AckerMachine[PlainMessage]("a", PlainFold, read_carried)
+    machine = acker.AckerMachine[PlainMessage]("a", PlainFold, read_enclosed)
     machine.control(SliceOwners.of(2, ["a"]))
     machine.control(what.opened())
     for number, message in enumerate((loser, *what.messages())):
@@ -774,7 +774,7 @@ def test_a_task_whose_first_message_made_no_sense_is_not_believed_later() -> Non
 
 
 def test_who_loses_a_slice_stops_reading_it() -> None:
-    machine = acker.AckerMachine[PlainMessage]("a", PlainFold, read_carried)
+    machine = acker.AckerMachine[PlainMessage]("a", PlainFold, read_enclosed)
     machine.control(SliceOwners.of(2, ["a"]))
     opened = history(1, 300).opened()
     slices = [check_partition(5, TRACKING_PARTITIONS), check_partition(5, TRACKING_PARTITIONS) + 1]
@@ -808,7 +808,7 @@ def test_a_winner_that_was_refused_where_none_was_expected_counts_as_lost() -> N
 
 
 def test_only_slices_with_roots_are_followed() -> None:
-    machine = acker.AckerMachine[PlainMessage]("a", PlainFold, read_carried)
+    machine = acker.AckerMachine[PlainMessage]("a", PlainFold, read_enclosed)
     machine.control(SliceOwners.of(2, ["a"]))
     opened = history(1, 100).opened()
     assert machine.control(opened) == [
@@ -822,7 +822,7 @@ def test_only_slices_with_roots_are_followed() -> None:
 
 
 def test_forget_lets_go() -> None:
-    machine = acker.AckerMachine[PlainMessage]("a", PlainFold, read_carried)
+    machine = acker.AckerMachine[PlainMessage]("a", PlainFold, read_enclosed)
     machine.control(SliceOwners.of(2, ["a"]))
     opened = history(1, 100).opened()
     machine.control(opened)
@@ -835,7 +835,7 @@ def test_forget_lets_go() -> None:
 
 def test_members_name_what_is_alive() -> None:
     """What was trimmed out of the control stream unseen is forgotten all the same."""
-    machine = acker.AckerMachine[PlainMessage]("a", PlainFold, read_carried)
+    machine = acker.AckerMachine[PlainMessage]("a", PlainFold, read_enclosed)
     machine.control(SliceOwners.of(2, ["a"]))
     old, new = history(1, 9).opened(), replace(history(1, 9).opened(), id=AttemptId(2, 6, 1))
     machine.control(old)
@@ -845,7 +845,7 @@ def test_members_name_what_is_alive() -> None:
 
 
 def test_a_new_execution_ends_the_older_ones_attempts() -> None:
-    machine = acker.AckerMachine[PlainMessage]("a", PlainFold, read_carried)
+    machine = acker.AckerMachine[PlainMessage]("a", PlainFold, read_enclosed)
     machine.control(SliceOwners.of(2, ["a"]))
     old = history(1, 9).opened()
     machine.control(old)

@@ -92,11 +92,14 @@ def test_holes_are_named_in_the_order_of_roots() -> None:
     assert found.holes() == ((0, 1), (2, 1), (4, 1))
 
 
-def test_what_reports_carry_is_named_whoever_carries_it() -> None:
-    carrying = (replace(source(0), acks=((0, "a"), (1, "b"))), replace(source(1), acks=((0, "c"),)))
-    found = find_winners((2,), carrying, 0)
+ACKS = ((0, "a"), (1, "b"), (0, "c"))
+
+
+def test_what_reports_enclose_is_named_whoever_encloses_it() -> None:
+    reports = (replace(source(0), acks=ACKS[:2]), replace(source(1), acks=ACKS[2:]))
+    found = find_winners((2,), reports, 0)
     assert isinstance(found, Winners)
-    assert found.acks() == ((0, "a"), (1, "b"), (0, "c"))
+    assert found.acks() == ACKS
 
 
 def test_passes_may_have_different_numbers_of_partitions() -> None:

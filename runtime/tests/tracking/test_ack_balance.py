@@ -10,7 +10,7 @@ from millrace.protocol.types import AttemptId
 from millrace.ring import largest_share
 from millrace.topology.model import Ackers
 from millrace.tracking.fold import ArrayFold
-from millrace.tracking.message import AckMessage, read_carried
+from millrace.tracking.message import AckMessage, read_enclosed
 
 EDGES = (">lines",)
 
@@ -22,7 +22,7 @@ def loads(ackers: int, window: int, roots: int) -> list[int]:
     opened = Open(AttemptId(1, window, 1), roots, EDGES, owners.slices)
     found = []
     for name in names:
-        machine = AckerMachine[AckMessage](name, ArrayFold, read_carried)
+        machine = AckerMachine[AckMessage](name, ArrayFold, read_enclosed)
         actions = [*machine.control(owners), *machine.control(opened)]
         mine = [action.partition for action in actions if isinstance(action, Follow)]
         found.append(sum(roots_of(window, one, roots, opened.slices) for one in mine))

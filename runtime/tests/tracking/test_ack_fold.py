@@ -33,7 +33,7 @@ from millrace.protocol.types import (
 from millrace.simulate.parts.plainfold import PlainFold, PlainMessage, seeds
 from millrace.tracking.fold import ArrayFold, SeedIntervals
 from millrace.tracking.ids import U64, range_tracking_ids
-from millrace.tracking.message import AckMessage, Net, Seeds, decode, read_carried
+from millrace.tracking.message import AckMessage, Net, Seeds, decode, read_enclosed
 
 WINDOW = 9
 ATTEMPT = AttemptId(1, WINDOW, 1)
@@ -290,7 +290,7 @@ def test_a_machine_over_arrays_finds_the_broken_roots() -> None:
     del wrote[TaskId(1, 0, 55)]
     close = CloseMarker(ATTEMPT, close.intent, close.excluded, tuple(wrote.items()), ())
 
-    machine = AckerMachine[AckMessage]("a", ArrayFold, read_carried)
+    machine = AckerMachine[AckMessage]("a", ArrayFold, read_enclosed)
     actions = machine.control(SliceOwners.of(1, ["a"]))
     actions += machine.control(Open(ATTEMPT, roots, EDGES, TRACKING_PARTITIONS))
     actions += machine.control(close)

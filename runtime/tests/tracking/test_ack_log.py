@@ -15,6 +15,7 @@ from millrace.protocol.acklog import ControlEntry, ForgetAttempt, Open, SliceOwn
 from millrace.protocol.types import (
     AttemptId,
     CloseMarker,
+    EnclosedAcks,
     FailedRoot,
     Intent,
     RootRange,
@@ -301,38 +302,60 @@ def test_a_window_of_many_roots_is_told_at_once(log: AckLog, quiet: AckControl) 
 def test_a_window_of_one_task_is_told_with_its_end_however_many_roots_it_has(
     log: AckLog, quiet: AckControl
 ) -> None:
-    """Nothing of it can be folded before; and each acker has one slice of it."""
+    """Nothing of it can be folded before."""
     quiet.set_ackers(["a", "b", "c"])
     quiet.open(attempt(1), EARLY_ROOTS, one_task=True)
     assert [type(entry) for entry in entries(log)] == [SliceOwners]
     quiet.close(closed(1))
-    assert entries(log)[1:] == [Open(attempt(1), EARLY_ROOTS, EDGES, 3), closed(1)]
+    assert entries(log)[1:] == [Open(attempt(1), EARLY_ROOTS, EDGES, 6), closed(1)]
 
 
-CARRIED = ((0, "bWVzc2FnZQ=="), (3, ""))
+ENCLOSED = ((0, "bWVzc2FnZQ=="), (3, ""))
 
 
-def test_what_a_close_marker_carries_is_read_with_it(log: AckLog, quiet: AckControl) -> None:
+def test_what_a_close_marker_encloses_is_read_with_it(log: AckLog, quiet: AckControl) -> None:
     quiet.open(attempt(1), 5)
-    quiet.close(marker := replace(closed(1), acks=CARRIED))
+    quiet.close(marker := replace(closed(1), acks=ENCLOSED))
     assert entries(log)[-1] == marker
 
 
-def test_what_is_over_and_carried_all_is_deleted_as_the_next_is_opened(
+def judged(
+    quiet: AckControl, number: int, *failed: FailedRoot, acks: EnclosedAcks = ENCLOSED
+) -> None:
+    """Bring an attempt to its end, with what its marker encloses and who is to blame."""
+    marker = replace(closed(number), acks=acks)
+    quiet.open(attempt(number), 5)
+    quiet.close(marker)
+    quiet.judged(marker, Verdict(attempt(number), (0,), 5 - len(failed), failed, True))
+
+
+def test_what_is_over_and_little_is_deleted_as_the_next_is_opened(
     client: redis.Redis, log: AckLog, quiet: AckControl
 ) -> None:
-    quiet.open(attempt(1), 5)
-    quiet.close(replace(closed(1), acks=CARRIED))
+    judged(quiet, 1)
     quiet.forget([attempt(1)])
     quiet.forget([attempt(1)])
-    quiet.open(attempt(2), 5)
     left = [log.verdict_key(attempt(1)), log.slice_key(attempt(1), 0)]
+    assert all(client.exists(key) for key in left)
+    quiet.open(attempt(2), 5)
     assert not any(client.exists(key) for key in left)
     assert [type(entry) for entry in entries(log)[1:]] == [Open]
-    log.append(attempt(2), [(0, b"one")])
-    quiet.close(closed(2))
-    quiet.forget([attempt(2)])
-    assert not client.exists(log.slice_key(attempt(2), 0)), "its tasks wrote to the log"
+
+
+@pytest.mark.parametrize(
+    ("failed", "acks"), [((FailedRoot(3, "split", "no"),), ENCLOSED), ((), ())]
+)
+def test_what_may_be_much_is_deleted_at_once(
+    client: redis.Redis,
+    log: AckLog,
+    quiet: AckControl,
+    failed: tuple[FailedRoot, ...],
+    acks: EnclosedAcks,
+) -> None:
+    judged(quiet, 1, *failed, acks=acks)
+    quiet.forget([attempt(1)])
+    assert not client.exists(log.verdict_key(attempt(1)), log.slice_key(attempt(1), 0))
+    assert [type(entry) for entry in entries(log)[1:]] == [Open]
 
 
 def test_few_attempts_that_are_over_wait_for_the_next(
@@ -340,8 +363,7 @@ def test_few_attempts_that_are_over_wait_for_the_next(
 ) -> None:
     numbers = range(1, 9)
     for number in numbers:
-        quiet.open(attempt(number), 5)
-        quiet.close(replace(closed(number), acks=CARRIED))
+        judged(quiet, number)
     quiet.forget([attempt(number) for number in numbers])
     kept = [number for number in numbers if client.exists(log.verdict_key(attempt(number)))]
     assert kept == [1, 2, 3, 4]
@@ -352,8 +374,7 @@ def test_few_attempts_that_are_over_wait_for_the_next(
 def test_what_waits_to_be_deleted_is_so_where_the_log_was_lost(
     client: redis.Redis, log: AckLog, quiet: AckControl
 ) -> None:
-    quiet.open(attempt(1), 5)
-    quiet.close(replace(closed(1), acks=CARRIED))
+    judged(quiet, 1)
     quiet.forget([attempt(1)])
     client.delete(log.control_key)
     quiet.open(attempt(2), 5)

@@ -44,18 +44,18 @@ def _net_by_root(collector: TaskTold, roots: int) -> dict[tuple[str, int], int]:
     return {root: value for root, value in found.items() if value}
 
 
-def test_a_message_is_carried_as_text() -> None:
+def test_a_message_is_enclosed_as_text() -> None:
     ((_, data),) = AckCollector(ATTEMPT, TASK, 5, slices=1).messages()
-    found = codec.read_carried(codec.carried(data))
+    found = codec.read_enclosed(codec.enclosed(data))
     assert (found.attempt, found.task, found.partition) == (ATTEMPT, TASK, 0)
 
 
 @pytest.mark.parametrize("text", ["?", "TUE", "TUE=\n", "ä"])
 def test_what_is_no_text_of_a_message_is_refused(text: str) -> None:
     with pytest.raises(ProtocolError, match="no base64"):
-        codec.read_carried(text)
+        codec.read_enclosed(text)
     with pytest.raises(ProtocolError, match="does not begin with a head"):
-        codec.read_carried("")
+        codec.read_enclosed("")
 
 
 @given(

@@ -5,15 +5,15 @@ and the simulator drive this very code. One *slice* is (window attempt, tracking
 
     FOLLOWING --close--> DRAINING --drained, losers folded--> UNDOING --reread--> judge
                              \\------drained, only winners------------------------> judge
-    FOLLOWING --close that carries the message of every winner-------------------> judge
+    FOLLOWING --close that encloses the message of every winner-------------------> judge
     judge: a winner's message is missing, or every root is complete --> ANSWERED
     judge: some roots are not complete --> LOCATING --reread--> ANSWERED
 
 Crash rule: nothing here outlives the process. An acker that starts, or has lost its connection,
 reads the control stream and the open attempts' slices from the beginning and comes to the same
 answers, since an answer is a function of the log alone: of the messages that winners had appended
-before the close marker, or that it carries, the first of each task, in whatever order. Where it
-carries those of all winners to a slice, nothing else of that slice is looked at.
+before the close marker, or that it encloses, the first of each task, in whatever order. Where it
+encloses those of all winners to a slice, nothing else of that slice is looked at.
 
 A message that should be there and is not (``Fold.accepts`` refused it, or the log lost it) blames
 no root: the answer is "nothing complete, nothing blamed, window not complete", on which the
@@ -109,14 +109,14 @@ class _Slice(Generic[M]):
     fold: Fold[M]
     reading: Reading = Reading.FOLLOWING
     folded: dict[TaskId, str] = field(default_factory=dict)
-    carried: dict[TaskId, M] = field(default_factory=dict)
+    enclosed: dict[TaskId, M] = field(default_factory=dict)
     refused: set[TaskId] = field(default_factory=set)
     checks: dict[str, int] = field(default_factory=dict)
     trace: Trace[M] | None = None
 
     def knows(self, task: TaskId) -> bool:
         """Whether a message of the task has come."""
-        return task in self.folded or task in self.carried or task in self.refused
+        return task in self.folded or task in self.enclosed or task in self.refused
 
     def apply(self, message: M) -> None:
         self.fold.apply(message)
@@ -137,17 +137,17 @@ class _Attempt(Generic[M]):
         return {task for task, parts in self.winners.items() if partition in parts}
 
 
-ReadCarried = Callable[[str], M | None]
-"""Reads a message that a close marker carries; ``None`` for one that makes no sense."""
+ReadEnclosed = Callable[[str], M | None]
+"""Reads a message that a close marker encloses; ``None`` for one that makes no sense."""
 
 
 class AckerMachine(Generic[M]):
     """One acker, known by its name in the entries of slice owners."""
 
-    def __init__(self, name: str, make_fold: MakeFold[M], read_carried: ReadCarried[M]) -> None:
+    def __init__(self, name: str, make_fold: MakeFold[M], read_enclosed: ReadEnclosed[M]) -> None:
         self.name = name
         self._make_fold = make_fold
-        self._read_carried = read_carried
+        self._read_enclosed = read_enclosed
         self._attempts: dict[AttemptId, _Attempt[M]] = {}
         self._owned: dict[int, frozenset[int]] = {}
         self._execution = 0
@@ -257,7 +257,7 @@ class AckerMachine(Generic[M]):
     def _closed(self, held: _Attempt[M], partition: int) -> list[AckerAction]:
         """Judge a slice of a closed attempt, once what counts is read."""
         attempt, part = held.opened.id, held.slices[partition]
-        messages = list(self._carried(held, partition))
+        messages = list(self._enclosed(held, partition))
         expected = held.expected(partition)
         alone = bool(expected) and expected <= {message.task for message in messages}
         if alone and (part.folded or part.refused):
@@ -269,7 +269,7 @@ class AckerMachine(Generic[M]):
             if not part.fold.accepts(message):
                 part.refused.add(message.task)
                 continue
-            part.carried[message.task] = message
+            part.enclosed[message.task] = message
             part.apply(message)
         return self.drained(attempt, partition) if alone else [Drain(attempt, partition)]
 
@@ -278,11 +278,11 @@ class AckerMachine(Generic[M]):
         part = held.slices[partition] = _Slice(self._make_fold(held.opened, partition))
         return part
 
-    def _carried(self, held: _Attempt[M], partition: int) -> Iterator[M]:
+    def _enclosed(self, held: _Attempt[M], partition: int) -> Iterator[M]:
         """Messages of winners to a slice that the close marker brings along."""
         assert held.marker is not None
         for slice_, text in held.marker.acks:
-            message = self._read_carried(text) if slice_ == partition else None
+            message = self._read_enclosed(text) if slice_ == partition else None
             if message is None or (message.attempt, message.partition) != (held.opened.id, slice_):
                 continue
             if message.task in held.winners:
@@ -354,7 +354,7 @@ class AckerMachine(Generic[M]):
 
     def _judge(self, held: _Attempt[M], partition: int, part: _Slice[M]) -> list[AckerAction]:
         assert held.marker is not None
-        counted = part.folded.keys() | part.carried.keys()
+        counted = part.folded.keys() | part.enclosed.keys()
         if not held.expected(partition) <= counted or part.refused & held.winners.keys():
             return self._answer_lost(held, partition, part)
         part.fold.seed(held.marker)
@@ -362,7 +362,7 @@ class AckerMachine(Generic[M]):
             return self._answer(held, partition, part, ())
         part.reading = Reading.LOCATING
         part.trace = part.fold.trace(held.marker)
-        for message in part.carried.values():
+        for message in part.enclosed.values():
             part.trace.add(message)
         return [Reread(held.opened.id, partition, tuple(part.folded.values()))]
 

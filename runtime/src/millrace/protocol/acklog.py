@@ -3,7 +3,8 @@
 The log of a topology is one control stream and, for each window attempt, one stream for each of
 the slices that the window's roots are striped over in blocks. The control stream says in this
 order: who owns which slice (``SliceOwners``), that an attempt begins (``Open``), who won
-(``CloseMarker``), that it is over (``ForgetAttempt``).
+(``CloseMarker``), that it is over (``ForgetAttempt``). What the one task of an attempt has to say
+comes with the close marker, where it is short.
 
 An attempt has as many slices as divide evenly among the ackers that are alive when it opens
 (``slices_for``), one for each where it has few roots, and keeps that number while ackers come and

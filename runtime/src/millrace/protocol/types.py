@@ -432,9 +432,9 @@ class Evidence(str, Enum):
     ROW = "row"
 
 
-CarriedAcks = tuple[tuple[int, str], ...]
-"""Ack messages that their tasks have not written to the log: the slice that each is for, and the
-message as text."""
+EnclosedAcks = tuple[tuple[int, str], ...]
+"""Ack messages that a report and a close marker bring along, where no task writes them to the log:
+the slice that each is for, and the message as text. A task does one or the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,7 +444,7 @@ class TaskReport:
     ``read`` are the tasks whose envelopes it read, ``roots_read`` the (first sequence, count)
     runs that a source task read, ``holes`` those among them that carry no record;
     ``partitions`` the slices of the ack log that it has a message for; ``acks`` are those messages,
-    and those of tasks before it, that are in no log (``CarriedAcks``);
+    and those of tasks before it, that are not in the log;
     ``combined_failures`` the key groups, by processor, that failed after a combine. ``worked_s``
     is for how many seconds user code, or what parses JSON or computes SQL in its place, had tuples,
     ``took_s`` for how many the task ran, until it had only to tell the ackers.
@@ -459,9 +459,9 @@ class TaskReport:
     staged: tuple[Staged, ...] = ()
     failed: tuple[FailedRoot, ...] = ()
     combined_failures: tuple[tuple[str, int, str], ...] = ()
-    acks: CarriedAcks = ()
     worked_s: float = 0.0
     took_s: float = 0.0
+    acks: EnclosedAcks = ()
 
 
 UNSAID_SLICES = 16
@@ -495,7 +495,7 @@ class CloseMarker:
     """Appended to the ack log when an attempt's winners are known.
 
     ``winners`` pairs each winner with the slices of the log that it says it has a message for;
-    ``acks`` are such messages as are not in the log, which a small attempt has; ``excluded``
+    ``acks`` are such messages of an attempt of a single task, where they are short; ``excluded``
     roots are neither seeded nor judged; every other root of ``intent`` is seeded, but for
     ``holes``, which are complete where nothing came of them.
     """
@@ -506,7 +506,7 @@ class CloseMarker:
     winners: tuple[tuple[TaskId, tuple[int, ...]], ...]
     roots_read: tuple[tuple[int, int], ...]
     holes: tuple[tuple[int, int], ...] = ()
-    acks: CarriedAcks = ()
+    acks: EnclosedAcks = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from millrace.protocol.types import CarriedAcks, TaskId, TaskReport
+from millrace.protocol.types import EnclosedAcks, TaskId, TaskReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Winners:
     def holes(self) -> tuple[tuple[int, int], ...]:
         return tuple(sorted(run for report in self.reports for run in report.holes))
 
-    def acks(self) -> CarriedAcks:
+    def acks(self) -> EnclosedAcks:
         return tuple(ack for report in self.reports for ack in report.acks)
 
 

@@ -211,7 +211,7 @@ class TaskFacts:
     the key is (sequence number or None for the window's own tree, edge, what identifies it).
     ``trees`` holds the tracking ids of the roots that it read, ``appended`` the slices that it
     wrote to with the life of the log, ``misled`` those that first got a message for another one,
-    ``carried`` those whose message is in its report.
+    ``enclosed`` those whose message is in its report.
     """
 
     task: TaskId
@@ -220,7 +220,7 @@ class TaskFacts:
     tuples: dict[tuple[int | None, str, object], int] = field(default_factory=dict)
     appended: dict[int, int] = field(default_factory=dict)
     misled: set[int] = field(default_factory=set)
-    carried: set[int] = field(default_factory=set)
+    enclosed: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)

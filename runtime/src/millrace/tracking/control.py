@@ -2,8 +2,8 @@
 
 Each entry wakes every acker. So what they need not know yet goes with the next one: that an attempt
 is over, and that one of few roots is open, of which there is little to read before it is closed.
-What is over is deleted as the next attempt is opened, where its close marker carried what its tasks
-said: next to nothing is left of it.
+What an attempt leaves that is over is deleted as the next one is opened where that is little: where
+its close marker had all, and nobody was to blame.
 
 An acker that starts reads the control stream from its first entry. So the entry that names the
 owners of the slices is added again from time to time, with the attempts that are still open, and
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 EARLY_ROOTS = 1 << 18
 """Of an attempt with so many roots ackers hear at once, and fold what its tasks say while others
-work. A smaller one, and one of a single task, is told with its end, and each acker has one slice of
+work, unless it is one task. A smaller one is told with its end, and each acker has one slice of
 it."""
 
 RENEW_AFTER_OPENS = 64
@@ -47,14 +47,14 @@ _MOST_LEFT = 4
 @dataclass(slots=True)
 class _Held:
     """An attempt of this execution until it is over. ``said`` is the id of the entry that told of
-    it, ``closes`` are those of its close markers, the last of which ``carried`` what tasks said, or
-    did not; it is not ``open`` once its log is lost."""
+    it, ``closes`` are those of its close markers; it is not ``open`` once its log is lost. What is
+    ``little`` may stay there for a while."""
 
     entry: Open
     open: bool = False
     said: str | None = None
     closes: list[str] = field(default_factory=list)
-    carried: bool = False
+    little: bool = False
 
 
 class AckControl:
@@ -127,12 +127,12 @@ class AckControl:
     def open(self, attempt: AttemptId, roots: int, one_task: bool = False) -> None:
         """Begin a window attempt with this many roots in its intent.
 
-        ``one_task``: there is nothing to fold before its end. A log that was lost as a whole is
-        begun again; what else was open in it is lost.
+        ``one_task``: there is nothing to fold before its end.
+        A log that was lost as a whole is begun again; what else was open in it is lost.
         """
         with self._lock:
-            early, owners = roots >= self._early_roots and not one_task, self._begun()
-            slices = owners.slices if early else owners.fewest
+            many, owners = roots >= self._early_roots, self._begun()
+            slices = owners.slices if many else owners.fewest
             entry = Open(attempt, roots, self._edges, slices)
             held = self._held[attempt] = _Held(entry)
             self._left.pop(attempt, None)
@@ -145,7 +145,7 @@ class AckControl:
                 self._log.open(self._execution, entry, left)
             held.open = True
             self._left.clear()
-            if early:
+            if many and not one_task:
                 self._say(attempt)
             self._opens += 1
             if self._opens % RENEW_AFTER_OPENS == 0:
@@ -176,12 +176,21 @@ class AckControl:
             entry = self._say(marker.id, marker)
             if marker.id in self._held:
                 self._held[marker.id].closes.append(entry)
-                self._held[marker.id].carried = bool(marker.acks)
+
+    def judged(self, marker: CloseMarker, verdict: Verdict) -> None:
+        """The ackers have answered: where they blame nobody, and the marker encloses what tasks
+        said, there is little else in the log."""
+        with self._lock:
+            if marker.id in self._held:
+                self._held[marker.id].little = bool(marker.acks) and not verdict.incomplete
 
     def judge(self, marker: CloseMarker, timeout_s: float) -> Verdict | None:
-        """``close``, then ``AckLog.wait_verdict``."""
+        """``close``, then ``AckLog.wait_verdict`` and ``judged``."""
         self.close(marker)
-        return self._log.wait_verdict(marker.id, self.slices(marker.id), timeout_s)
+        verdict = self._log.wait_verdict(marker.id, self.slices(marker.id), timeout_s)
+        if verdict is not None:
+            self.judged(marker, verdict)
+        return verdict
 
     def forget(self, attempts: Iterable[AttemptId]) -> None:
         """End attempts and delete what the log holds of them; harmless when repeated.
@@ -201,7 +210,7 @@ class AckControl:
             return
         held.open = False
         left = Leftover(attempt, held.entry.slices, tuple(held.closes))
-        if held.carried and len(self._left) < _MOST_LEFT:
+        if held.little and len(self._left) < _MOST_LEFT:
             self._left[attempt] = left
         else:
             self._log.delete(self._execution, left)

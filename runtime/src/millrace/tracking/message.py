@@ -182,13 +182,13 @@ def decode(data: bytes) -> AckMessage:
         ) from error
 
 
-def carried(data: bytes) -> str:
-    """A message as a report and a close marker carry it: base64."""
+def enclosed(data: bytes) -> str:
+    """A message as a report and a close marker enclose it: base64."""
     return base64.b64encode(data).decode()
 
 
-def read_carried(text: str) -> AckMessage:
-    """Read what ``carried`` made; raises as ``decode``."""
+def read_enclosed(text: str) -> AckMessage:
+    """Read what ``enclosed`` made; raises as ``decode``."""
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:

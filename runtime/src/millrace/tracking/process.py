@@ -36,7 +36,7 @@ from millrace.protocol.types import AttemptId, Verdict
 from millrace.redisserver import open_client
 from millrace.tracking.fold import ArrayFold
 from millrace.tracking.log import OPENED, AckLog, decode_control, reader_name
-from millrace.tracking.message import DENSE_COST_BYTES, AckMessage, decode, read_carried
+from millrace.tracking.message import DENSE_COST_BYTES, AckMessage, decode, read_enclosed
 
 _LOG = logging.getLogger("millrace.acker")
 
@@ -75,7 +75,7 @@ class Acker:
 
     def restart(self) -> None:
         """Know nothing, and read the log from its beginning."""
-        self.machine = AckerMachine[AckMessage](self.name, self.fold, self.carried)
+        self.machine = AckerMachine[AckMessage](self.name, self.fold, self.enclosed)
         self._control_after = _BEGINNING
         self._after: dict[SliceKey, str] = {}
         self._key_of: dict[SliceKey, str] = {}
@@ -153,10 +153,10 @@ class Acker:
         """Fold one message that was read from the log."""
         self.machine.message(partition, entry, message)
 
-    def carried(self, text: str) -> AckMessage | None:
-        """A message that a close marker carries; what is not one counts as lost."""
+    def enclosed(self, text: str) -> AckMessage | None:
+        """A message that a close marker encloses; what is not one counts as lost."""
         try:
-            message = read_carried(text)
+            message = read_enclosed(text)
         except MillraceError as error:
             _LOG.error("an ack message in a close marker is left out: %s", error)
             return None

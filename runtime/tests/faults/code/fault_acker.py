@@ -1,7 +1,7 @@
 """An acker that skips messages: started in the place of the real one.
 
-``MILLRACE_FAULTS`` names the folder with its orders, {"skipMessages": {"windows", "seed"}}: in the
-first attempt of each of these windows it skips one message out of its first ones.
+``MILLRACE_FAULTS`` names the folder with its orders, {"skipMessages": {"windows", "of", "seed"}}:
+in the first attempt of each of these windows it skips one message out of its first ``of``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from pathlib import Path
 from millrace.tracking import process
 from millrace.tracking.message import AckMessage
 
-FIRST_ONES = 4
-
 
 class DeafAcker(process.Acker):
     """Leaves out the message of a window whose turn is drawn by lot."""
@@ -27,8 +25,8 @@ class DeafAcker(process.Acker):
         if not self._skips(message):
             super().take(partition, entry, message)
 
-    def carried(self, text: str) -> AckMessage | None:
-        message = super().carried(text)
+    def enclosed(self, text: str) -> AckMessage | None:
+        message = super().enclosed(text)
         return None if message is None or self._skips(message) else message
 
     def _skips(self, message: AckMessage) -> bool:
@@ -37,7 +35,7 @@ class DeafAcker(process.Acker):
         attempt = (message.attempt.execution, message.attempt.window, message.attempt.attempt)
         if order is None or attempt[1] not in order["windows"]:
             return False
-        turn = random.Random(f"{order['seed']}/{attempt[1]}").randrange(FIRST_ONES)
+        turn = random.Random(f"{order['seed']}/{attempt[1]}").randrange(order["of"])
         number = self.heard[attempt] = self.heard.get(attempt, -1) + 1
         mark = folder / f"skipMessages-{attempt[1]}.mark"
         if number != turn or mark.exists():

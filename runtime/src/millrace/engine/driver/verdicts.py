@@ -185,6 +185,7 @@ class Verdicts:
                 verdict = self._reader().wait_verdict(marker.id, slices, PATIENCE_S)
                 if verdict is not None:
                     crash.reached("driver.judged")
+                    control.judged(marker, verdict)
                     return e.VerdictGiven(verdict)
                 self._look()
                 now_s = time.monotonic()

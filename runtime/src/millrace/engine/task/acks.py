@@ -10,13 +10,13 @@ from millrace.engine.task.books import Books
 from millrace.engine.task.context import Task
 from millrace.engine.task.state import Services
 from millrace.protocol.holes import Runs
-from millrace.protocol.types import CarriedAcks
+from millrace.protocol.types import EnclosedAcks
 from millrace.state.client import StateAddress, connect
 from millrace.tracking.collector import AckCollector, Messages
 from millrace.tracking.log import AckLog
-from millrace.tracking.message import carried as carried_text
+from millrace.tracking.message import enclosed
 
-CARRIED_BYTES = 32 << 10
+ENCLOSED_BYTES = 32 << 10
 """So much of an attempt's ack messages goes through the driver at most: every acker reads it."""
 
 
@@ -29,19 +29,19 @@ def acks_of(task: Task, services: Services, runs: Runs) -> Messages:
 
 
 def send_acks(
-    task: Task, services: Services, messages: Messages, carries: bool = False
-) -> CarriedAcks:
+    task: Task, services: Services, messages: Messages, encloses: bool = False
+) -> EnclosedAcks:
     """Write ack messages of the task, and of others of its attempt, to the log. Where the task's
-    report ``carries`` them, few bytes are returned for that instead."""
+    report ``encloses`` them, few bytes are returned for that instead."""
     if not messages or services.log is None:
         return ()
-    carried: CarriedAcks = ()
-    if carries and sum(len(message) for _, message in messages) <= CARRIED_BYTES:
-        carried = tuple((partition, carried_text(message)) for partition, message in messages)
+    short: EnclosedAcks = ()
+    if encloses and sum(len(message) for _, message in messages) <= ENCLOSED_BYTES:
+        short = tuple((partition, enclosed(message)) for partition, message in messages)
     else:
         _log(services.log, task.program.uid).append(task.plan.id, messages)
     crash.reached("worker.acked")
-    return carried
+    return short
 
 
 @lru_cache(maxsize=8)

@@ -56,7 +56,7 @@ class Header:
 class Parcel:
     """An envelope before it is packed, or after: the tables of each edge, by edge name.
 
-    ``acks`` are ack messages of its task, written by who takes it: in the same process alone.
+    ``acks`` are ack messages of its task, told by who takes it: in the same process alone.
     """
 
     header: Header

@@ -223,7 +223,7 @@ def begin_task(toolbox: ProcessToolbox, job: Job, task: TaskId) -> None:
 class TaskRun:
     """One task attempt from its first to its last line: some ``passes`` that follow each other,
     over one of ``partitions`` shares of a window. Where ``held``, its ack messages go with its
-    parcels, and are written by the task that takes those.
+    parcels, and are told by the task that takes those.
     """
 
     def __init__(
@@ -281,7 +281,7 @@ class TaskRun:
         relayed: Iterable[TaskReport] = (),
         acks: Messages = (),
     ) -> list[Any]:
-        """Bring the task to its end, when all input is in; ``acks`` are written with its own.
+        """Bring the task to its end, when all input is in; ``acks`` are told with its own.
 
         Returns the reports for the driver, or (reader, envelope) pairs for the next pass. What
         leaves is booked before the ack messages are made, and they are written before a report
@@ -290,8 +290,8 @@ class TaskRun:
         if self.last:
             output = self.run.finish()
             report, mine = self._told(output, read, roots_read)
-            carried = send_acks(self.task, self.services, (*acks, *mine), self.job.whole)
-            return [replace(report, acks=carried), *relayed]
+            enclosed = send_acks(self.task, self.services, (*acks, *mine), self.job.whole)
+            return [replace(report, acks=enclosed), *relayed]
         parcels = self.parcels(read, roots_read, relayed, acks)
         return list(self.toolbox.transport.send(parcels))
 

@@ -19,7 +19,7 @@ from millrace.simulate.bugs import servers as sv
 from millrace.simulate.bugs import windows as w
 from millrace.simulate.bugs import work as k
 from millrace.simulate.machines import Machines
-from millrace.simulate.parts.plainfold import PlainFold, PlainMessage, read_carried
+from millrace.simulate.parts.plainfold import PlainFold, PlainMessage, read_enclosed
 from millrace.simulate.parts.sinks import TransactionSink
 from millrace.simulate.world import World
 
@@ -34,7 +34,7 @@ class Bug:
 
 
 def _acker(machine: type[AckerMachine[PlainMessage]]) -> Machines:
-    return Machines(acker=lambda name: machine(name, PlainFold, read_carried))
+    return Machines(acker=lambda name: machine(name, PlainFold, read_enclosed))
 
 
 def _driver(
@@ -141,8 +141,8 @@ BUGS: dict[str, Bug] = {
         Bug("reads_unchecked", "I3", lambda: _driver(w.ReadsUnchecked)),
         Bug("judged_count_unchecked", "I3", lambda: _driver(w.JudgedCountUnchecked)),
         Bug("refused_message_counts", "I3", lambda: _acker(k.RefusedMessageCounts)),
-        Bug("carried_beside_read", "I3", lambda: _acker(k.CarriedBesideRead)),
-        Bug("carried_once", "I3", lambda: _acker(k.CarriedOnce)),
+        Bug("enclosed_beside_read", "I3", lambda: _acker(k.EnclosedBesideRead)),
+        Bug("enclosed_once", "I3", lambda: _acker(k.EnclosedOnce)),
         Bug("time_goes_back", "times", lambda: _driver(w.TimeGoesBack)),
         Bug("halves_have_their_own_time", "times", lambda: _driver(w.HalvesHaveTheirOwnTime)),
         Bug("timers_by_wall_clock", "pauses", lambda: Machines(clock=World.wall_clock)),

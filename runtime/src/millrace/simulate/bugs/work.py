@@ -20,7 +20,7 @@ from millrace.protocol.types import (
 from millrace.simulate.parts.driver import DriverProcess
 from millrace.simulate.parts.engine import Attempt, Task
 from millrace.simulate.parts.flow import Ids
-from millrace.simulate.parts.plainfold import PlainFold, PlainMessage, read_carried
+from millrace.simulate.parts.plainfold import PlainFold, PlainMessage, read_enclosed
 from millrace.simulate.parts.sinks import FilesSink
 
 # --- tracking
@@ -46,15 +46,15 @@ class RefusedMessageCounts(a.AckerMachine[PlainMessage]):
         return super().drained(attempt, partition)
 
 
-class CarriedBesideRead(a.AckerMachine[PlainMessage]):
-    """Judges what a close marker carries together with what was read of the slice so far."""
+class EnclosedBesideRead(a.AckerMachine[PlainMessage]):
+    """Judges what a close marker encloses together with what was read of the slice so far."""
 
     def _anew(self, held: a._Attempt[PlainMessage], partition: int) -> a._Slice[PlainMessage]:
         return held.slices[partition]
 
 
-class CarriedOnce(a.AckerMachine[PlainMessage]):
-    """Has what a close marker carries no more when a slice comes from another acker."""
+class EnclosedOnce(a.AckerMachine[PlainMessage]):
+    """Has what a close marker encloses no more when a slice comes from another acker."""
 
     def _slice_owners(self, entry: SliceOwners) -> list[a.AckerAction]:
         for held in self._attempts.values():
@@ -99,7 +99,7 @@ class SameTreeIds(Ids):
 
 
 def acker(fold: Callable[[Open, int], PlainFold]) -> Callable[[str], a.AckerMachine[PlainMessage]]:
-    return lambda name: a.AckerMachine(name, fold, read_carried)
+    return lambda name: a.AckerMachine(name, fold, read_enclosed)
 
 
 # --- workers

@@ -83,12 +83,12 @@ class VerdictTruth:
         self, facts: h.AttemptFacts, marker: CloseMarker, partition: int, life: int
     ) -> bool:
         """Whether a winner's message is of another life of the log."""
-        return not _all_carried(facts, marker, partition) and any(
+        return not _all_enclosed(facts, marker, partition) and any(
             facts.tasks[task].appended.get(partition, life) != life for task, _ in marker.winners
         )
 
     def _missing(self, facts: h.AttemptFacts, marker: CloseMarker, partition: int) -> bool:
-        if _all_carried(facts, marker, partition):
+        if _all_enclosed(facts, marker, partition):
             return False
         return any(
             (partition in parts and not _said(facts.tasks[task], partition))
@@ -98,14 +98,14 @@ class VerdictTruth:
 
 
 def _said(task: h.TaskFacts, partition: int) -> bool:
-    return partition in task.appended or partition in task.carried
+    return partition in task.appended or partition in task.enclosed
 
 
-def _all_carried(facts: h.AttemptFacts, marker: CloseMarker, partition: int) -> bool:
+def _all_enclosed(facts: h.AttemptFacts, marker: CloseMarker, partition: int) -> bool:
     """Whether the marker has all messages of winners to a slice, so that the log cannot lack any,
     nor have one that says otherwise."""
     said = [facts.tasks[task] for task, parts in marker.winners if partition in parts]
-    return bool(said) and all(partition in task.carried for task in said)
+    return bool(said) and all(partition in task.enclosed for task in said)
 
 
 def _broken(facts: h.AttemptFacts, winners: tuple[TaskId, ...]) -> tuple[set[int], bool]:

@@ -13,7 +13,7 @@ from millrace.protocol import acklog as al
 from millrace.protocol import events as e
 from millrace.protocol.types import AttemptId, AttemptPlan, CloseMarker, Verdict
 from millrace.simulate import history as h
-from millrace.simulate.parts.plainfold import PlainFold, PlainMessage, read_carried
+from millrace.simulate.parts.plainfold import PlainFold, PlainMessage, read_enclosed
 from millrace.simulate.world import World
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ MakeMachine = Callable[[str], a.AckerMachine[PlainMessage]]
 
 def make_machine(name: str) -> a.AckerMachine[PlainMessage]:
     """The production acker machine over plain dictionaries."""
-    return a.AckerMachine(name, PlainFold, read_carried)
+    return a.AckerMachine(name, PlainFold, read_enclosed)
 
 
 class AckLog:

@@ -17,7 +17,7 @@ from millrace.protocol import server as s
 from millrace.protocol.names import TaskObject
 from millrace.protocol.types import (
     AttemptPlan,
-    CarriedAcks,
+    EnclosedAcks,
     Evidence,
     Member,
     Segment,
@@ -31,7 +31,7 @@ from millrace.simulate.options import Options
 from millrace.simulate.parts import flow as f
 from millrace.simulate.parts.acklog import AckLog
 from millrace.simulate.parts.cluster import Cluster, Side, owners_of
-from millrace.simulate.parts.plainfold import PlainMessage, carried
+from millrace.simulate.parts.plainfold import PlainMessage, enclosed
 from millrace.simulate.parts.sinks import Sink
 from millrace.simulate.parts.transport import Transport
 from millrace.simulate.world import START_S, World
@@ -69,7 +69,7 @@ class Task:
     objects: tuple[tuple[str, Segment], ...] = ()
     staged: tuple[Staged, ...] = ()
     partitions: tuple[int, ...] = ()
-    acks: CarriedAcks = ()
+    acks: EnclosedAcks = ()
     unread: frozenset[int] = frozenset()
     skipped: frozenset[int] = frozenset()
     waiting: int = 0
@@ -327,18 +327,19 @@ class Attempt:
         if self.plant.options.tracking:
             messages = self.messages(task)
             task.partitions = tuple(m.partition for m in messages)
-            if self._carries():
-                task.acks = tuple((m.partition, carried(m)) for m in messages)
-                facts.carried |= set(task.partitions)
-            else:
-                for message in messages:
+            if self._encloses():
+                task.acks = tuple((m.partition, enclosed(m)) for m in messages)
+                facts.enclosed |= set(task.partitions)
+            for message in messages:
+                self._perhaps_mislead(message, facts)
+                if not task.acks:
                     self._append(message, facts)
         self._next(self._stage, task)
 
-    def _carries(self) -> bool:
-        """Whether a task's report carries its messages: that of a window of one task does, but the
+    def _encloses(self) -> bool:
+        """Whether a task's report encloses its messages: that of a window of one task does, but the
         ackers must not depend on which."""
-        share = self.plant.options.carries
+        share = self.plant.options.encloses
         return share > 0 and self.plant.world.rng.random() < share
 
     def messages(self, task: Task) -> list[PlainMessage]:
@@ -360,8 +361,6 @@ class Attempt:
 
     def _append(self, message: PlainMessage, facts: h.TaskFacts) -> None:
         world = self.plant.world
-        if message.nets and world.chance(self.plant.options.chaos.misled):
-            self._mislead(message, facts)
         if world.chance(self.plant.options.chaos.tuple_lost * 0.2):
             self._transport.hit_all()
             return
@@ -370,8 +369,10 @@ class Attempt:
         if world.chance(0.1):
             world.send(self.plant.log.append, message)
 
-    def _mislead(self, message: PlainMessage, facts: h.TaskFacts) -> None:
-        """Append it to a slice as well that does not hold its roots."""
+    def _perhaps_mislead(self, message: PlainMessage, facts: h.TaskFacts) -> None:
+        """Append it to a slice that does not hold its roots, whether or not it comes to its own."""
+        if not (message.nets and self.plant.world.chance(self.plant.options.chaos.misled)):
+            return
         opened = al.Open(self.plan.id, self.plan.intent.roots, (), self.plan.slices)
         others = [
             part

@@ -32,13 +32,13 @@ class PlainMessage:
     window_checks: Mapping[str, int] = field(default_factory=dict)
 
 
-def carried(message: PlainMessage) -> str:
-    """A message as a report and a close marker carry it."""
+def enclosed(message: PlainMessage) -> str:
+    """A message as a report and a close marker enclose it."""
     return codec.encode(message).decode()
 
 
-def read_carried(text: str) -> PlainMessage | None:
-    """Read what ``carried`` made; ``None`` for what makes no sense."""
+def read_enclosed(text: str) -> PlainMessage | None:
+    """Read what ``enclosed`` made; ``None`` for what makes no sense."""
     try:
         return codec.decode(PlainMessage, text.encode())
     except MillraceError:

@@ -1,7 +1,7 @@
 """Lanes: threads that share one first pass, each as a task of its own.
 
 A lane has steps, books and notes of its own, reads what no other has read, and has as much to tell
-the ackers and the passes behind as any of several tasks; the task that goes on writes it. Compiled
+the ackers and the passes behind as any of several tasks; the task that goes on tells it. Compiled
 steps hold no lock of Python's, so that lanes keep as many cores busy.
 """
 

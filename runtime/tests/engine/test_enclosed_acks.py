@@ -7,7 +7,7 @@ from engine_support import SLICES, write_lines
 from test_windows import COUNT, LINES, WORDS
 
 from millrace.engine.task import acks
-from millrace.tracking.message import read_carried
+from millrace.tracking.message import read_enclosed
 
 SPEC = COUNT.replace("FUNCTION", "split_batch")
 
@@ -39,7 +39,7 @@ def test_a_window_of_one_task_writes_nothing_to_the_log(counted):
     (report,) = outcome.reports.values()
     assert in_log == 0
     assert [slice_ for slice_, _ in report.acks] == list(report.partitions)
-    assert {read_carried(text).task for _, text in report.acks} == {report.task}
+    assert {read_enclosed(text).task for _, text in report.acks} == {report.task}
 
 
 def test_tasks_of_a_window_of_several_write_to_the_log(counted):
@@ -48,11 +48,11 @@ def test_tasks_of_a_window_of_several_write_to_the_log(counted):
     assert not any(report.acks for report in outcome.reports.values())
 
 
-def test_what_is_more_than_a_marker_should_carry_goes_to_the_log(counted, monkeypatch):
-    carried, _ = counted(whole=True)
-    (report,) = carried.reports.values()
+def test_what_is_more_than_a_marker_should_enclose_goes_to_the_log(counted, monkeypatch):
+    enclosed, _ = counted(whole=True)
+    (report,) = enclosed.reports.values()
     size = sum(len(text) * 3 // 4 for _, text in report.acks)
-    monkeypatch.setattr(acks, "CARRIED_BYTES", size // 2)
+    monkeypatch.setattr(acks, "ENCLOSED_BYTES", size // 2)
     outcome, in_log = counted(whole=True)
     (report,) = outcome.reports.values()
     assert report.acks == ()
