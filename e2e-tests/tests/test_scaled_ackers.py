@@ -23,7 +23,8 @@ WINDOW = 600
 SLOW_S = 240.0
 CALL_S = {"MILLRACE_E2E_CALL_S": "3"}
 LARGE = {"MILLRACE_E2E_EARLY_ROOTS": "1", "PYTHONPATH": str(STARTUP)}
-"""Each window is one that ackers hear of as it opens, and has more slices than ackers divide."""
+"""Each window has more slices than ackers divide, and ackers hear of it as it opens, but for those
+that are one task, as the first three are."""
 
 
 def ackers(place: Place) -> list[str]:

@@ -14,12 +14,12 @@ from millrace.engine.driver.verdicts import Verdicts
 from millrace.errors import StateServerError
 from millrace.homes.passwords import shared
 from millrace.protocol import events as e
-from millrace.protocol.acklog import SliceOwners
+from millrace.protocol.acklog import Open, SliceOwners
 from millrace.protocol.types import AttemptId, CloseMarker, Intent, Phase, Verdict, View
 from millrace.ring import assign
 from millrace.state.client import connect
 from millrace.tracking import log as tracking_log
-from millrace.tracking.control import AckControl
+from millrace.tracking.control import EARLY_ROOTS, AckControl
 from millrace.tracking.log import (
     AckLog,
     AckLogAwayError,
@@ -241,6 +241,33 @@ def test_a_server_without_memory_takes_what_leads_to_a_verdict(server, verdicts)
     assert not redis.exists(log.verdict_key(ATTEMPT))
     assert told.empty()
     redis.config_set("maxmemory", 0)
+
+
+@pytest.mark.parametrize("one_task", [True, False])
+def test_ackers_hear_at_once_of_many_roots_unless_they_are_one_task(server, verdicts, one_task):
+    asking, _, _ = verdicts
+    asking.open(ATTEMPT, EARLY_ROOTS, one_task=one_task)
+    log = AckLog(connect(server.address, UID).redis, UID)
+    (entries,) = log.read({log.control_key: "0-0"}).values()
+    told = [decode_control(fields) for _, fields in entries]
+    assert [one.id for one in told if isinstance(one, Open)] == ([] if one_task else [ATTEMPT])
+
+
+@pytest.mark.parametrize("acks", [(), ((0, ""),)])
+def test_what_a_judged_attempt_leaves_stays_until_the_next_where_it_is_little(
+    server, verdicts, acks
+):
+    asking, events, _ = verdicts
+    asking.open(ATTEMPT, 10, one_task=True)
+    asking.ask(CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), (), acks=acks))
+    redis = connect(server.address, UID).redis
+    log, given = AckLog(redis, UID), Verdict(ATTEMPT, (0,), 0, (), True)
+    log.answer(ATTEMPT, [given])
+    assert events.get(timeout=ANSWER_S) == e.VerdictGiven(given)
+    asking.forget([ATTEMPT])
+    assert bool(redis.exists(log.verdict_key(ATTEMPT))) == bool(acks)
+    asking.open(replace(ATTEMPT, attempt=ATTEMPT.attempt + 1), 10, one_task=True)
+    assert not redis.exists(log.verdict_key(ATTEMPT))
 
 
 def test_a_server_that_went_before_the_verdict_is_told(server, verdicts):

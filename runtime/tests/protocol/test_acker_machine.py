@@ -623,6 +623,19 @@ def test_what_the_marker_does_not_enclose_is_still_read() -> None:
     assert verdict_of(machine.drained(what.attempt, home)).complete == 5
 
 
+def test_what_is_enclosed_counts_though_something_senseless_came_in_its_place() -> None:
+    """Whether it was read before the close or is read behind it."""
+    whole = history(1, 5)
+    what = enclosing(whole, whole.winners[:2])
+    senseless = replace(what.messages()[0], nets={"lines>nobody": {0: 1}})
+    for before, behind in (([senseless], []), ([], [senseless])):
+        machine, home = holding(what, *before)
+        machine.control(what.marker())
+        for number, message in enumerate([*behind, *what.written()]):
+            machine.message(home, str(number), message)
+        assert verdict_of(machine.drained(what.attempt, home)).complete == 5
+
+
 def test_a_message_that_is_enclosed_and_in_the_log_counts_once() -> None:
     whole = history(1, 5)
     what = enclosing(whole, whole.winners[:2])
@@ -652,7 +665,7 @@ def changed(text: str, **changes: object) -> str:
         lambda text: changed(text, nets={"lines>nobody": {0: 1}}),
     ],
 )
-def test_a_enclosed_message_that_is_none_of_its_winners_blames_no_root(
+def test_an_enclosed_message_that_is_none_of_its_winners_blames_no_root(
     spoil: Callable[[str], str],
 ) -> None:
     what = enclosing(history(1, 5))

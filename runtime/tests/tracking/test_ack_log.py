@@ -358,6 +358,17 @@ def test_what_may_be_much_is_deleted_at_once(
     assert [type(entry) for entry in entries(log)[1:]] == [Open]
 
 
+def test_what_waits_to_be_deleted_is_gone_before_the_same_attempt_is_opened_again(
+    log: AckLog, quiet: AckControl
+) -> None:
+    judged(quiet, 1)
+    log.answer(attempt(1), [Verdict(attempt(1), (0,), 4, (), False)])
+    quiet.forget([attempt(1)])
+    quiet.open(attempt(1), 5)
+    assert log.wait_verdict(attempt(1), 1, 0.0) is None
+    assert [type(entry) for entry in entries(log)[1:]] == [Open]
+
+
 def test_few_attempts_that_are_over_wait_for_the_next(
     client: redis.Redis, log: AckLog, quiet: AckControl
 ) -> None:
@@ -371,7 +382,7 @@ def test_few_attempts_that_are_over_wait_for_the_next(
     assert not any(client.exists(log.verdict_key(attempt(number))) for number in numbers)
 
 
-def test_what_waits_to_be_deleted_is_so_where_the_log_was_lost(
+def test_what_waits_to_be_deleted_is_deleted_where_the_log_was_lost(
     client: redis.Redis, log: AckLog, quiet: AckControl
 ) -> None:
     judged(quiet, 1)

@@ -114,10 +114,6 @@ class _Slice(Generic[M]):
     checks: dict[str, int] = field(default_factory=dict)
     trace: Trace[M] | None = None
 
-    def knows(self, task: TaskId) -> bool:
-        """Whether a message of the task has come."""
-        return task in self.folded or task in self.enclosed or task in self.refused
-
     def apply(self, message: M) -> None:
         self.fold.apply(message)
         for edge, value in message.window_checks.items():
@@ -264,11 +260,12 @@ class AckerMachine(Generic[M]):
             part = self._anew(held, partition)
         part.reading = Reading.DRAINING
         for message in messages:
-            if part.knows(message.task):
+            if message.task in part.folded or message.task in part.enclosed:
                 continue
             if not part.fold.accepts(message):
                 part.refused.add(message.task)
                 continue
+            part.refused.discard(message.task)
             part.enclosed[message.task] = message
             part.apply(message)
         return self.drained(attempt, partition) if alone else [Drain(attempt, partition)]
@@ -302,7 +299,8 @@ class AckerMachine(Generic[M]):
         if part.reading not in _TAKING:
             return
         loser = held.marker is not None and message.task not in held.winners
-        if loser or part.knows(message.task):
+        taken = message.task in part.folded or message.task in part.enclosed
+        if loser or taken or message.task in part.refused:
             return
         if not part.fold.accepts(message):
             part.refused.add(message.task)

@@ -2,8 +2,8 @@
 
 Each entry wakes every acker. So what they need not know yet goes with the next one: that an attempt
 is over, and that one of few roots is open, of which there is little to read before it is closed.
-What an attempt leaves that is over is deleted as the next one is opened where that is little: where
-its close marker had all, and nobody was to blame.
+An attempt whose close marker enclosed what its tasks said, and of which nobody is to blame, leaves
+little in the log: that is deleted as the next one is opened.
 
 An acker that starts reads the control stream from its first entry. So the entry that names the
 owners of the slices is added again from time to time, with the attempts that are still open, and
@@ -41,7 +41,7 @@ RENEW_AFTER_OPENS = 64
 """Windows after which the owners entry is added again, so that older entries can go."""
 
 _MOST_LEFT = 4
-"""Attempts that are over and wait for the next one to be deleted."""
+"""Attempts that are over and are deleted only as the next one is opened."""
 
 
 @dataclass(slots=True)
@@ -135,7 +135,9 @@ class AckControl:
             slices = owners.slices if many else owners.fewest
             entry = Open(attempt, roots, self._edges, slices)
             held = self._held[attempt] = _Held(entry)
-            self._left.pop(attempt, None)
+            if attempt in self._left:
+                self._log.delete(self._execution, self._left[attempt])
+                del self._left[attempt]
             left = tuple(self._left.values())
             try:
                 self._log.open(self._execution, entry, left)
@@ -182,7 +184,8 @@ class AckControl:
         said, there is little else in the log."""
         with self._lock:
             if marker.id in self._held:
-                self._held[marker.id].little = bool(marker.acks) and not verdict.incomplete
+                blames = marker.excluded or verdict.incomplete
+                self._held[marker.id].little = bool(marker.acks) and not blames
 
     def judge(self, marker: CloseMarker, timeout_s: float) -> Verdict | None:
         """``close``, then ``AckLog.wait_verdict`` and ``judged``."""

@@ -9,8 +9,8 @@ Keys, all under ``mr:{uid}:ack:`` so that they lie in one hash slot:
     load                                 what ackers use, name -> seconds of CPU, name:at -> when
 
 The streams of an attempt are made when it is opened, for the slices that have roots, which may be
-before the control stream says so, and deleted when it is over, or as the next ones are made where
-they are all but empty; tasks and ackers add only to streams that exist, so who comes later leaves
+before the control stream says so, and deleted when it is over or, where little is in them, as those
+of the next one are made; tasks and ackers add only to streams that exist, so who comes later leaves
 nothing behind. The log has one copy and is never repaired: an attempt whose log is lost is run
 again. So no stream goes into the server's file or to a replica, and nobody waits for a disk: a
 server that restarts has none of them, or what they were when its file was last rewritten, and no

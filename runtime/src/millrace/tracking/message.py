@@ -178,7 +178,7 @@ def decode(data: bytes) -> AckMessage:
         return _decode(data)
     except (struct.error, ValueError) as error:
         raise ProtocolError(
-            f"ack message of {len(data)} bytes is damaged: {error}; the ack log lost a part of it"
+            f"ack message of {len(data)} bytes is damaged: {error}; a part of it is lost"
         ) from error
 
 

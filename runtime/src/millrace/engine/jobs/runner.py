@@ -185,7 +185,8 @@ class AttemptRunner:
         return 1 if self._one_task(roots, parallelism) else parallelism
 
     def as_one(self, roots: int) -> bool:
-        """Whether a window of so many roots would be one task now."""
+        """Whether a window of so many roots, few of them replays, would be one task now. What
+        windows ahead take may change that until it runs."""
         return self._one_task(roots, self._program.parallelism)
 
     def prepare(self, plan: AttemptPlan) -> Prepared | None:

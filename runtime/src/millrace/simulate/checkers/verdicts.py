@@ -92,7 +92,7 @@ class VerdictTruth:
             return False
         return any(
             (partition in parts and not _said(facts.tasks[task], partition))
-            or partition in facts.tasks[task].misled
+            or partition in facts.tasks[task].misled - facts.tasks[task].enclosed
             for task, parts in marker.winners
         )
 

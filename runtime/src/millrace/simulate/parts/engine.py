@@ -1,8 +1,9 @@
 """Simulated workers: run a window attempt task by task, with retries, losers and lost tuples.
 
-A task attempt computes, puts its state objects on their owners, appends its ack messages, stages
-its output, and only then counts as finished; it may die in between, and a second attempt of the
-same task may run beside it. Readers of a pass normally see one attempt of each partition.
+A task attempt computes, puts its state objects on their owners, appends its ack messages or
+encloses them in its report, stages its output, and only then counts as finished; it may die in
+between, and a second attempt of the same task may run beside it. Readers of a pass normally see one
+attempt of each partition.
 """
 
 from __future__ import annotations
