@@ -500,12 +500,13 @@ def test_how_many_slices_an_acker_owns_is_of_attempts_that_open_now() -> None:
     assert machine.slices_owned == three.slices // 3
 
 
-def test_who_takes_over_after_the_close_answers_for_all() -> None:
-    what = history(3, 300)
+@pytest.mark.parametrize("what", [history(3, 300), enclosing(history(3, 300))])
+def test_who_takes_over_after_the_close_answers_for_all(what: History) -> None:
+    """With what is in the log, and with what the marker encloses."""
     log = Log()
     heir = Acker("b", log)
     log.control += [SliceOwners.of(2, ["a"]), what.opened(), what.marker()]
-    for message in what.messages():
+    for message in what.written():
         log.append(message)
     settle(random.Random(0), heir)
     assert log.answers == []
@@ -686,20 +687,6 @@ def test_a_task_that_lost_is_not_heard_though_the_marker_encloses_it() -> None:
     machine, _ = holding(what)
     both = replace(marker, acks=((home, enclosed(loser)), *marker.acks))
     assert verdict_of(closing(machine, both)).complete == 5
-
-
-def test_who_takes_over_after_the_close_has_what_the_marker_enclosed() -> None:
-    what = enclosing(history(3, 300))
-    log = Log()
-    heir = Acker("b", log)
-    log.control += [SliceOwners.of(2, ["a"]), what.opened(), what.marker()]
-    settle(random.Random(0), heir)
-    assert log.answers == []
-    log.control.append(SliceOwners.of(2, ["b"], {what.attempt: what.slices}))
-    settle(random.Random(0), heir)
-    verdict = acker.merge_verdicts(log.answers, TRACKING_PARTITIONS)
-    assert verdict is not None
-    assert (verdict.complete, verdict.window_complete) == (300, True)
 
 
 def test_steps_that_nobody_waits_for_change_nothing() -> None:

@@ -135,9 +135,6 @@ class AckControl:
             slices = owners.slices if many else owners.fewest
             entry = Open(attempt, roots, self._edges, slices)
             held = self._held[attempt] = _Held(entry)
-            if attempt in self._left:
-                self._log.delete(self._execution, self._left[attempt])
-                del self._left[attempt]
             left = tuple(self._left.values())
             try:
                 self._log.open(self._execution, entry, left)

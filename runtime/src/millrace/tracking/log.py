@@ -82,11 +82,11 @@ _OPEN = f"""#!lua flags=allow-oom
 {_UNWRITTEN}{_FENCED}
 if redis.call('EXISTS', KEYS[2]) == 0 then return redis.error_reply('NOLOG') end
 local last = tonumber(ARGV[2])
+if #KEYS > last then redis.call('UNLINK', unpack(KEYS, last + 1)) end
+if #ARGV > 2 then redis.call('XDEL', KEYS[2], unpack(ARGV, 3)) end
 for i = 3, last do
   if redis.call('EXISTS', KEYS[i]) == 0 then redis.call('XADD', KEYS[i], '{OPENED}', 'open', '') end
 end
-if #KEYS > last then redis.call('UNLINK', unpack(KEYS, last + 1)) end
-if #ARGV > 2 then redis.call('XDEL', KEYS[2], unpack(ARGV, 3)) end
 return 1
 """
 
@@ -235,7 +235,7 @@ class AckLog:
     # -- the driver
 
     def open(self, execution: Execution, opened: Open, left: Sequence[Leftover] = ()) -> None:
-        """Make the streams of an attempt, and delete what others left, without telling the ackers.
+        """Delete what is left, and make the streams of an attempt, without telling the ackers.
 
         Raises ``FencedError`` when a newer execution has written, and ``AckLogLostError`` when the
         control stream is gone.

@@ -257,7 +257,7 @@ class AttemptRunner:
         """Whether one task runs all of a window. A replay is read by itself, which takes as long as
         thousands of records of a range."""
         few = len(intent.replays) <= FEW_ROOTS
-        return few and self._one_task(intent.roots, self._program.parallelism)
+        return few and self.as_one(intent.roots)
 
     def _one_task(self, roots: int, parallelism: int) -> bool:
         """As ``WindowSizes``; a larger window only where that costs no job of Spark's."""
